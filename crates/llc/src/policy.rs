@@ -7,9 +7,7 @@
 //! Figures are per thousand instructions, so they do not depend on the current speed of the program: misses per
 //! kilo-instruction (MPKI) and cycles per kilo-instruction.
 
-pub mod charge;
-pub mod combine;
-pub mod contend;
+pub mod attribution;
 pub mod dunn;
 pub mod equal;
 #[cfg(any(test, feature = "examples"))]
@@ -18,8 +16,10 @@ pub mod kpart;
 pub mod lfoc;
 pub mod lookahead;
 pub mod masks;
+pub mod merged_curve;
 pub mod metrics;
 pub mod predict;
+pub mod shared_occupancy;
 pub mod sharing;
 pub mod ucp;
 

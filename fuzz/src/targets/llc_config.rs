@@ -6,10 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use linux::Pid;
 use linux::resctrl::CacheId;
-use llc::daemon::arrange::{Member, Processes, Surroundings, Wanted, wanted};
+use llc::daemon::allocatable_ways::{Foreign, Hardware, room};
 use llc::daemon::config::{Config, Measured};
 use llc::daemon::decide::{Figures, Seen, SetSeen, decide};
-use llc::daemon::room::{Foreign, Hardware, room};
+use llc::daemon::layout::{Desired, Member, Processes, Surroundings, wanted};
 use llc::daemon::steps::{Present, Standing, Step, steps};
 use llc::policy::Curve;
 use units::{Bytes, WayMask, Ways};
@@ -90,7 +90,7 @@ fn foreign(which: u8) -> Vec<Foreign> {
     if which & 16 == 0 { Vec::new() } else { vec![theirs] }
 }
 
-fn keeps_the_rules(wanted: &Wanted, hardware: &Hardware, around: &Surroundings) {
+fn keeps_the_rules(wanted: &Desired, hardware: &Hardware, around: &Surroundings) {
     assert!(wanted.groups.len() <= around.groups_max);
     let labels: BTreeSet<&str> = wanted.groups.iter().map(|group| group.label.as_str()).collect();
     assert_eq!(labels.len(), wanted.groups.len());
@@ -111,7 +111,7 @@ fn keeps_the_rules(wanted: &Wanted, hardware: &Hardware, around: &Surroundings) 
 }
 
 /// Checks that the kernel takes each step, and that nothing is left to do after the last.
-fn leads_there(wanted: &Wanted, hardware: &Hardware, foreign: &[Foreign]) {
+fn leads_there(wanted: &Desired, hardware: &Hardware, foreign: &[Foreign]) {
     let masks = |mask: WayMask| hardware.caches.iter().map(|cache| (*cache, mask)).collect::<BTreeMap<_, _>>();
     let open = foreign.iter().filter(|of| of.exclusive).fold(hardware.all, |open, of| open.without(of.mask));
     let mut there = Standing::from([(String::new(), Present { masks: masks(open), ..Present::default() })]);

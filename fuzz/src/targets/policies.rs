@@ -8,7 +8,7 @@ use crate::scribble::scribble;
 use farmem_engine::budget::Budget;
 use farmem_engine::handshake::Sections;
 use farmem_engine::policy::replace::{Arrival, ENTRY_PAGES, Memory};
-use farmem_engine::policy::site::{Fault, FetchPlan, Kind, Room};
+use farmem_engine::policy::site::{Fault, FetchPlan, Kind, Limits};
 use farmem_engine::policy::what_if::Ghosts;
 use farmem_engine::policy::{MAX_UNIT_LOG2, Run};
 use farmem_engine::units::{Asked, Costs, Learned, Units};
@@ -126,7 +126,7 @@ fn step(units: &mut Units<'_>, input: &mut Input<'_>, memory: Memory<'_>, area: 
 
 /// With a background, and with settings and an area that no pager has.
 fn directly(units: &mut Units<'_>, input: &mut Input<'_>, page: u64) {
-    let room = Room {
+    let room = Limits {
         budget_pages: input.int(),
         life_pages: input.int(),
         fault_ns: input.int(),

@@ -4,7 +4,7 @@
 use farmem::profile::{MOST_BYTES, bytes as written, parse};
 use farmem_engine::policy::MAX_UNIT_LOG2;
 use farmem_engine::policy::Run;
-use farmem_engine::policy::site::{Fault, InitialProfile, Kind, Room, Sites};
+use farmem_engine::policy::site::{Fault, InitialProfile, Kind, Limits, Sites};
 
 const AREA_PAGES: u32 = 1 << 13;
 
@@ -34,7 +34,7 @@ pub fn run(bytes: &[u8]) -> bool {
 /// A fault of a site that begins with its saved profile.
 fn begins(sites: &mut Sites, site: u64, page: u64) {
     let area = Run { first_page: 0, pages: AREA_PAGES };
-    let room = Room {
+    let room = Limits {
         budget_pages: 4096,
         life_pages: 4096,
         fault_ns: 35_000,

@@ -7,7 +7,7 @@ use crate::budget::Budget;
 use crate::handshake::Sections;
 use crate::policy::marked::{self, Marked};
 use crate::policy::replace::{Arrival, Replacement};
-use crate::policy::site::{Fault, FetchPlan, HELD, Kind, Room, SERIES, Series, Sites};
+use crate::policy::site::{Fault, FetchPlan, HELD, Kind, Limits, SERIES, Series, Sites};
 use crate::policy::what_if::{Clock, Ghosts, WhatIf};
 use crate::policy::{NO_PAGE, Run, unit_around};
 
@@ -100,7 +100,7 @@ impl Units<'_> {
         let unit = |log2: u8| unit_around(asked.page, log2.min(max_unit_log2)).within(asked.area);
         let mut order = match self.sections {
             Sections::Auto => {
-                let room = Room {
+                let room = Limits {
                     budget_pages: budget.frames,
                     life_pages: self.learned.replacement.life_pages(budget.frames, budget.aside),
                     fault_ns: self.costs.fault_ns,

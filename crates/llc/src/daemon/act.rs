@@ -15,8 +15,8 @@ use linux::resctrl::{Changes, Failed, Group, Info, Mode, OwnGroup, PREFIX, Patie
 use linux::{KernelFiles, Lock};
 use units::{Bytes, WayMask};
 
-use super::arrange::Masks;
-use super::room::{Foreign, Hardware};
+use super::allocatable_ways::{Foreign, Hardware};
+use super::layout::Masks;
 use super::steps::{Present, Standing, Step};
 
 /// The resctrl file system, its capabilities, and masu's own groups in it.
@@ -181,7 +181,7 @@ impl<'f, F: KernelFiles> Place<'f, F> {
             && self.resctrl.is_deserted(group).unwrap_or(false)
     }
 
-    /// Unmanaged groups, for [`super::room::room`].
+    /// Unmanaged groups, for [`super::allocatable_ways::room`].
     pub fn foreign(standing: &Standing) -> Vec<Foreign> {
         let others = standing.iter().filter(|(name, group)| !group.ours && !name.is_empty());
         let foreign = others.map(|(name, group)| {
@@ -315,7 +315,7 @@ mod tests {
     use linux::resctrl::CacheId;
 
     use super::*;
-    use crate::daemon::arrange::{Group as Wish, Purpose, Wanted};
+    use crate::daemon::layout::{Desired, Group as Wish, Purpose};
     use crate::daemon::steps::{steps, undo};
 
     const STAT: &str = "S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 100 0 0\n";
@@ -348,7 +348,7 @@ mod tests {
         kernel.file("proc/7/stat", &format!("7 (web) {STAT}")).file("proc/7/task/7/children", "")
     }
 
-    fn wanted() -> Wanted {
+    fn wanted() -> Desired {
         let both = |mask| Masks::from([(CacheId(0), WayMask(mask)), (CacheId(1), WayMask(mask))]);
         let wish = |label: &str, mask, exclusive, pids: &[i32]| Wish {
             label: label.to_owned(),
@@ -359,7 +359,7 @@ mod tests {
             purpose: Purpose::Region(0),
         };
         let groups = vec![wish("web", 0xf, false, &[7]), wish("shared.shop", 0x70, true, &[])];
-        Wanted { rest: both(0xc00), groups, notes: Vec::new() }
+        Desired { rest: both(0xc00), groups, notes: Vec::new() }
     }
 
     fn place(kernel: &FakeKernel) -> Place<'_, FakeKernel> {

@@ -15,10 +15,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use linux::resctrl::CacheId;
 use units::{Bytes, Ways};
 
-use super::arrange::Planned;
+use super::allocatable_ways::AllocatableWays;
 use super::config::Config;
+use super::layout::Planned;
 use super::policy::{beside, regions_by_size, without_curves};
-use super::room::Room;
 use crate::policy::predict::predict;
 use crate::policy::{Cache, Curve, Plan, Policy, Program, Region, SharedSet, Sharer, Situation};
 
@@ -90,7 +90,7 @@ pub struct Decision {
 }
 
 /// Decides for all caches; `before` is the current decision.
-pub fn decide(config: &Config, room: &Room, seen: &Seen<'_>, before: &[Planned]) -> Decision {
+pub fn decide(config: &Config, room: &AllocatableWays, seen: &Seen<'_>, before: &[Planned]) -> Decision {
     let mut decision =
         Decision { planned: Vec::new(), basis: Basis::Nothing, regions_by_size: false, slowdowns: BTreeMap::new() };
     let mut by_programs: BTreeMap<Vec<usize>, BTreeSet<CacheId>> = BTreeMap::new();
@@ -126,7 +126,7 @@ fn shared_by(set: &SetSeen, programs: &[usize]) -> Vec<usize> {
 
 /// The policy's situation for the programs in these caches, if it decides on shared partitions; `None` if a figure is
 /// unknown.
-pub fn situation(config: &Config, room: &Room, seen: &Seen<'_>, planned: &Planned) -> Option<Situation> {
+pub fn situation(config: &Config, room: &AllocatableWays, seen: &Seen<'_>, planned: &Planned) -> Option<Situation> {
     if planned.programs.iter().any(|program| seen.figures[*program].is_none()) {
         return None;
     }
@@ -144,7 +144,7 @@ fn programs_of(seen: &Seen<'_>, planned: &Planned, cache: &Cache) -> Vec<Program
 
 fn plan(
     config: &Config,
-    room: &Room,
+    room: &AllocatableWays,
     seen: &Seen<'_>,
     planned: &Planned,
     before: Option<&Plan>,

@@ -11,14 +11,14 @@ use linux::{Error, KernelFiles, Pid, caches};
 use units::Bytes;
 
 use super::act::{Done, Place, group};
+use super::allocatable_ways::Hardware;
 use super::config::{Config, DomainBy};
+use super::host_ops::{HostOps, Key, Region};
 use super::members::{Finder, Members};
 use super::observe::{Counted, Counting, OfGroup};
 use super::refill::{Filled, Order, Refiller};
-use super::room::Hardware;
 use super::sets::{Sets, Who, sets};
 use super::steps::{Standing, Step};
-use super::world::{Key, Region, World};
 use crate::shared::domain::By;
 use crate::shared::observe::Observer;
 
@@ -109,7 +109,7 @@ fn patient<'p>(is_over: &'p (dyn Fn() -> bool + Send)) -> impl FnMut(Duration) -
     }
 }
 
-impl<F: KernelFiles + Sync + 'static> World for Host<F> {
+impl<F: KernelFiles + Sync + 'static> HostOps for Host<F> {
     fn members(&mut self) -> Result<Members, Error> {
         self.finder.look(self.files)
     }

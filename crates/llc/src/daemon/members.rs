@@ -13,8 +13,8 @@ use linux::executable::Executable;
 use linux::status::Status;
 use linux::{Error, KernelFiles, Pid, children, processes, stat, status};
 
-use super::arrange::Processes;
 use super::config::{Like, Named, Whom};
+use super::layout::Processes;
 
 /// Scan of all programs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -13,8 +13,8 @@ use linux::resctrl::monitoring::Readings;
 use linux::{Error, Pid};
 use units::Bytes;
 
-use super::arrange::Processes;
 use super::curve::Point;
+use super::layout::Processes;
 
 /// Counts of a program since the last read.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

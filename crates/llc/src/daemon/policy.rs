@@ -42,7 +42,7 @@ pub enum Held {
 
 /// Next action.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Turn {
+pub enum Phase {
     /// Rest for this time.
     Rest(Duration),
     /// Flush and touch, up to this number of bytes or this CPU time, whichever is first.
@@ -73,20 +73,20 @@ impl Pace {
 
     /// Next action at `now`, with `held` of `wanted` in the partition. `new` bytes are known to be missing: they were
     /// never placed.
-    pub fn turn(&mut self, now: Duration, held: Held, wanted: Bytes, new: Bytes) -> Turn {
+    pub fn turn(&mut self, now: Duration, held: Held, wanted: Bytes, new: Bytes) -> Phase {
         self.earn(now);
         let missing = missing(held, wanted).max(new);
         if missing == Bytes(0) {
             let rest = REST_MIN.saturating_mul(1 << self.quiet.min(16)).min(REST_MAX);
             self.quiet += 1;
-            return Turn::Rest(rest);
+            return Phase::Rest(rest);
         }
         self.quiet = 0;
         if self.allowance_s <= 0.0 || self.duty <= 0.0 {
             let wait = if self.duty > 0.0 { -self.allowance_s / self.duty } else { f64::INFINITY };
-            return Turn::Rest(Duration::from_secs_f64(wait.min(DEBT_MAX_S)).max(REST_MIN));
+            return Phase::Rest(Duration::from_secs_f64(wait.min(DEBT_MAX_S)).max(REST_MIN));
         }
-        Turn::Refill { bytes: missing, time: Duration::from_secs_f64(self.allowance_s) }
+        Phase::Refill { bytes: missing, time: Duration::from_secs_f64(self.allowance_s) }
     }
 
     /// Charges CPU time, of checks and refills.
@@ -195,24 +195,24 @@ mod tests {
     fn a_hundredth_of_a_second_of_work_is_followed_by_a_second_of_rest() {
         let mut pace = pace();
         let begun = pace.turn(at(1000), Held::Measured(Bytes(0)), SET, NONE);
-        assert_eq!(begun, Turn::Refill { bytes: SET, time: at(10) });
+        assert_eq!(begun, Phase::Refill { bytes: SET, time: at(10) });
         pace.spent(at(20));
-        assert_eq!(pace.turn(at(1000), Held::Measured(Bytes::mib(4)), SET, NONE), Turn::Rest(at(1000)));
+        assert_eq!(pace.turn(at(1000), Held::Measured(Bytes::mib(4)), SET, NONE), Phase::Rest(at(1000)));
         assert!(
-            matches!(pace.turn(at(2100), Held::Measured(Bytes::mib(4)), SET, NONE), Turn::Refill { bytes, .. } if bytes == Bytes::mib(4))
+            matches!(pace.turn(at(2100), Held::Measured(Bytes::mib(4)), SET, NONE), Phase::Refill { bytes, .. } if bytes == Bytes::mib(4))
         );
     }
 
     #[test]
     fn a_full_region_is_looked_at_ever_more_rarely_until_something_is_lost() {
         let mut pace = pace();
-        let rests: Vec<Turn> = (0..8).map(|n| pace.turn(at(5000 + n), Held::Measured(SET), SET, NONE)).collect();
-        let expected = [50, 100, 200, 400, 800, 1600, 2000, 2000].map(|ms| Turn::Rest(at(ms)));
+        let rests: Vec<Phase> = (0..8).map(|n| pace.turn(at(5000 + n), Held::Measured(SET), SET, NONE)).collect();
+        let expected = [50, 100, 200, 400, 800, 1600, 2000, 2000].map(|ms| Phase::Rest(at(ms)));
         assert_eq!(rests, expected);
         assert!(
-            matches!(pace.turn(at(6000), Held::Sampled(Fraction::clamped(0.5)), SET, NONE), Turn::Refill { bytes, .. } if bytes == Bytes::mib(4))
+            matches!(pace.turn(at(6000), Held::Sampled(Fraction::clamped(0.5)), SET, NONE), Phase::Refill { bytes, .. } if bytes == Bytes::mib(4))
         );
-        assert_eq!(pace.turn(at(6001), Held::Measured(SET), SET, NONE), Turn::Rest(REST_MIN));
+        assert_eq!(pace.turn(at(6001), Held::Measured(SET), SET, NONE), Phase::Rest(REST_MIN));
     }
 
     #[test]
@@ -224,7 +224,7 @@ mod tests {
         // New bytes are placed.
         let mut pace = pace();
         let turn = pace.turn(at(1000), Held::Measured(SET), SET, Bytes::kib(4));
-        assert_eq!(turn, Turn::Refill { bytes: Bytes::kib(4), time: at(10) });
+        assert_eq!(turn, Phase::Refill { bytes: Bytes::kib(4), time: at(10) });
     }
 
     fn cache(ways: u32, classes_max: usize) -> Cache {
@@ -260,7 +260,7 @@ mod tests {
             let mut last_piece = 0.0;
             for (wait, part, beyond) in looks {
                 now += at(wait);
-                if let Turn::Refill { time, .. } = pace.turn(now, Held::Sampled(Fraction::clamped(part)), SET, NONE) {
+                if let Phase::Refill { time, .. } = pace.turn(now, Held::Sampled(Fraction::clamped(part)), SET, NONE) {
                     // A piece that has begun is ended.
                     last_piece = beyond;
                     let cpu = time.as_secs_f64() + beyond;

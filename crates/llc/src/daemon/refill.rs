@@ -27,7 +27,7 @@ use rustix::thread::{CpuSet, gettid, sched_setaffinity};
 use serde::Serialize;
 use units::{Bytes, Fraction, Pages};
 
-use super::policy::{Held, Pace, Turn};
+use super::policy::{Held, Pace, Phase};
 
 /// Own pages that are merged with others', and operations on their lines.
 pub trait Lines {
@@ -199,8 +199,8 @@ impl<L: Lines> Worker<L> {
         let wanted = Bytes(Pages(self.filled.merged_pages).bytes().0.min(self.room.0));
         let held = self.held(wanted, occupancy)?;
         match self.pace.turn(now, held, wanted, self.new_bytes()) {
-            Turn::Rest(rest) => Ok(rest.min(wait)),
-            Turn::Refill { bytes, time } => {
+            Phase::Rest(rest) => Ok(rest.min(wait)),
+            Phase::Refill { bytes, time } => {
                 let end = cpu() + time;
                 self.place(bytes, wanted, &|| cpu() >= end, occupancy)?;
                 Ok(Duration::ZERO)

@@ -6,7 +6,7 @@ use linux::Untrusted;
 use serde::Serialize;
 use units::{Bytes, WayMask};
 
-use super::arrange::Masks;
+use super::layout::Masks;
 use super::number::counted;
 use super::refill::Filled;
 

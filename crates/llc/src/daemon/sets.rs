@@ -11,7 +11,7 @@ use linux::merged_memory::PageOf;
 use linux::{Pid, Untrusted};
 use units::{Bytes, Pages};
 
-use super::arrange::Processes;
+use super::layout::Processes;
 use crate::shared::domain::{Domain, Member};
 use crate::shared::index::{Frame, Index};
 

@@ -21,7 +21,7 @@ use linux::Pid;
 use linux::resctrl::{CacheId, PREFIX};
 use units::{WayMask, Ways};
 
-use super::arrange::{Masks, Wanted};
+use super::layout::{Desired, Masks};
 use super::report::{OfCache, shown};
 
 /// One change of the file system. Groups are named by their labels; the empty label is the default group.
@@ -97,7 +97,7 @@ pub type Standing = BTreeMap<String, Present>;
 /// Steps from `standing` to `wanted`. `refilling` lists the existing warm-up threads.
 pub fn steps(
     standing: &Standing,
-    wanted: &Wanted,
+    wanted: &Desired,
     refilling: &BTreeMap<(String, CacheId), Pid>,
     ways_min: Ways,
 ) -> Vec<Step> {
@@ -152,7 +152,7 @@ struct Place {
 }
 
 /// Desired masks of each group, the default group among them.
-fn targets(wanted: &Wanted) -> BTreeMap<&str, &Masks> {
+fn targets(wanted: &Desired) -> BTreeMap<&str, &Masks> {
     let groups = wanted.groups.iter().map(|group| (group.label.as_str(), &group.masks));
     std::iter::once(("", &wanted.rest)).chain(groups).collect()
 }
@@ -183,7 +183,7 @@ fn shrink(
 /// Moves all masks to the desired ones.
 fn move_masks(
     places: &mut BTreeMap<String, Place>,
-    wanted: &Wanted,
+    wanted: &Desired,
     targets: &BTreeMap<&str, &Masks>,
     steps: &mut Vec<Step>,
 ) {
@@ -241,7 +241,7 @@ fn may_move(places: &BTreeMap<String, Place>, name: &str, target: &Masks) -> boo
 }
 
 /// Moves threads into their groups, and orphaned ones out of masu's.
-fn threads(standing: &Standing, wanted: &Wanted, refilling: &BTreeMap<(String, CacheId), Pid>, steps: &mut Vec<Step>) {
+fn threads(standing: &Standing, wanted: &Desired, refilling: &BTreeMap<(String, CacheId), Pid>, steps: &mut Vec<Step>) {
     let mut at_home: BTreeSet<Pid> = BTreeSet::new();
     let nobody = BTreeSet::new();
     for group in &wanted.groups {

@@ -25,9 +25,9 @@
 
 use units::Ways;
 
-use super::combine::{Combined, combined};
 use super::lookahead::lookahead;
 use super::masks::{partitions_max, side_by_side, ways_least};
+use super::merged_curve::{Combined, combined};
 use super::{Plan, Situation};
 
 /// Ways and programs of each class.

@@ -27,9 +27,9 @@
 
 use units::Ways;
 
-use super::combine::combined;
 use super::lookahead::lookahead;
 use super::masks::{partitions_max, side_by_side, ways_least};
+use super::merged_curve::combined;
 use super::{Curve, Plan, Program, Situation};
 
 /// Thresholds.

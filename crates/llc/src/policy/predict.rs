@@ -14,10 +14,10 @@
 
 use units::{Bytes, WayMask, Ways};
 
-use super::contend::{Feed, Stream, held};
+use super::shared_occupancy::{Feed, Stream, held};
 use super::{Cache, Curve, Plan, SharedSet, Situation};
 
-mod apart;
+mod private_misses;
 
 /// Rounds of adjusting the speeds.
 const ROUNDS: usize = 3;
@@ -111,7 +111,7 @@ impl<'a> Model<'a> {
             let total: f64 = rates.iter().sum();
             rates.into_iter().map(|rate| if total > 0.0 { rate / total } else { 0.0 }).collect()
         });
-        let curves = (0..situation.shared.len()).map(|set| apart::curves(situation, set));
+        let curves = (0..situation.shared.len()).map(|set| private_misses::curves(situation, set));
         Model { situation, weights: weights.collect(), curves: curves.collect() }
     }
 

@@ -12,9 +12,9 @@
 //! paper has one partition for each program; with fewer partitions, neighbours share one, by the combined curves of
 //! KPart ([`combine`](super::combine)).
 
-use super::combine::combined;
 use super::lookahead::lookahead;
 use super::masks::{neighbours, partitions_max, side_by_side, ways_least};
+use super::merged_curve::combined;
 use super::{Curve, Plan, Situation};
 
 /// The plan.

@@ -42,7 +42,7 @@ programs:
 
 /// Requested output.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Wanted {
+enum Desired {
     Help,
     /// Programs with this text in their name.
     Slowdowns(String),
@@ -51,14 +51,14 @@ enum Wanted {
     Time,
 }
 
-impl Wanted {
+impl Desired {
     /// Reads the command's arguments; the error describes the first invalid one.
-    fn read(arguments: Vec<String>) -> Result<Wanted, String> {
+    fn read(arguments: Vec<String>) -> Result<Desired, String> {
         let (options, names): (Vec<String>, Vec<String>) =
             arguments.into_iter().partition(|argument| argument.starts_with('-'));
         let options: Vec<&str> = options.iter().map(String::as_str).collect();
         if options.contains(&"--help") || options.contains(&"-h") {
-            return Ok(Wanted::Help);
+            return Ok(Desired::Help);
         }
         if names.len() > 1 {
             return Err(format!("one PROGRAM at most, not {}", names.len()));
@@ -68,10 +68,10 @@ impl Wanted {
             return Err(format!("no program's name contains {name:?}"));
         }
         match options[..] {
-            [] => Ok(Wanted::Slowdowns(name)),
-            ["--foretell"] => Ok(Wanted::Foretold(name)),
-            ["--traffic"] => Ok(Wanted::Traffic(name)),
-            ["--time"] if names.is_empty() => Ok(Wanted::Time),
+            [] => Ok(Desired::Slowdowns(name)),
+            ["--foretell"] => Ok(Desired::Foretold(name)),
+            ["--traffic"] => Ok(Desired::Traffic(name)),
+            ["--time"] if names.is_empty() => Ok(Desired::Time),
             ["--time"] => Err("--time knows no programs".into()),
             _ => Err(format!("cannot make sense of {}", options.join(" "))),
         }
@@ -79,20 +79,20 @@ impl Wanted {
 
     fn print(&self, out: &mut impl Write) -> io::Result<()> {
         match self {
-            Wanted::Help => {
+            Desired::Help => {
                 write!(out, "{HELP}")?;
                 programs::all().iter().try_for_each(|program| writeln!(out, "  {}", program.name))
             }
-            Wanted::Slowdowns(name) => table::slowdowns(&programs::named(name), out),
-            Wanted::Foretold(name) => table::foretold(&programs::named(name), out),
-            Wanted::Traffic(name) => table::traffic(&programs::named(name), out),
-            Wanted::Time => time::decisions(out),
+            Desired::Slowdowns(name) => table::slowdowns(&programs::named(name), out),
+            Desired::Foretold(name) => table::foretold(&programs::named(name), out),
+            Desired::Traffic(name) => table::traffic(&programs::named(name), out),
+            Desired::Time => time::decisions(out),
         }
     }
 }
 
 fn main() -> ExitCode {
-    let wanted = match Wanted::read(std::env::args().skip(1).collect()) {
+    let wanted = match Desired::read(std::env::args().skip(1).collect()) {
         Ok(wanted) => wanted,
         Err(wrong) => {
             eprintln!("transfer: {wrong}\n--help says what it knows");

@@ -9,7 +9,7 @@ use std::collections::BinaryHeap;
 
 use farmem_engine::policy::marked::{self, Marked};
 use farmem_engine::policy::replace::{self, Arrival, Memory, Replacement};
-use farmem_engine::policy::site::{Fault, FetchPlan, HELD, Kind, Room, Sites};
+use farmem_engine::policy::site::{Fault, FetchPlan, HELD, Kind, Limits, Sites};
 use farmem_engine::policy::what_if::{Clock, WhatIf};
 use farmem_engine::policy::{MAX_UNIT_LOG2, NO_PAGE, Run, unit_around};
 
@@ -206,8 +206,8 @@ impl Simulator {
         replace::aside_pages(self.budget, self.beyond())
     }
 
-    fn room(&self) -> Room {
-        Room {
+    fn room(&self) -> Limits {
+        Limits {
             budget_pages: self.budget,
             life_pages: self.queue.life_pages(self.budget, self.aside()),
             fault_ns: FAULT_NS,

@@ -1,7 +1,7 @@
 //! Tests of the policy on these programs, and of the command's arguments.
 
 use crate::simulator::{Units, run};
-use crate::{Wanted, programs};
+use crate::{Desired, programs};
 
 #[test]
 fn what_if_is_right_within_a_sixth_for_random_updates_and_for_sweeps_with_a_fixed_unit() {
@@ -48,11 +48,11 @@ fn who_knows_the_future_keeps_a_part_of_a_loop() {
     assert_eq!(fewest_pages_in(&program, 1), 4 * 100);
 }
 
-fn read(words: &[&str]) -> Result<Wanted, String> {
-    Wanted::read(words.iter().map(ToString::to_string).collect())
+fn read(words: &[&str]) -> Result<Desired, String> {
+    Desired::read(words.iter().map(ToString::to_string).collect())
 }
 
-fn printed(wanted: &Wanted) -> String {
+fn printed(wanted: &Desired) -> String {
     let mut out = Vec::new();
     wanted.print(&mut out).unwrap();
     String::from_utf8(out).unwrap()
@@ -60,29 +60,29 @@ fn printed(wanted: &Wanted) -> String {
 
 #[test]
 fn without_arguments_all_programs_are_in_the_table_of_slowdowns() {
-    assert_eq!(read(&[]), Ok(Wanted::Slowdowns(String::new())));
+    assert_eq!(read(&[]), Ok(Desired::Slowdowns(String::new())));
     assert_eq!(programs::named("").len(), programs::all().len());
 }
 
 #[test]
 fn a_part_of_its_name_is_enough_for_a_program() {
-    assert_eq!(read(&["himeno"]), Ok(Wanted::Slowdowns("himeno".into())));
-    assert_eq!(read(&["--foretell", "Himeno, one"]), Ok(Wanted::Foretold("Himeno, one".into())));
+    assert_eq!(read(&["himeno"]), Ok(Desired::Slowdowns("himeno".into())));
+    assert_eq!(read(&["--foretell", "Himeno, one"]), Ok(Desired::Foretold("Himeno, one".into())));
     assert_eq!(programs::named("himeno").len(), 2);
     assert_eq!(programs::named("Himeno, one").len(), 1);
 }
 
 #[test]
 fn an_option_stands_alone_or_on_either_side_of_the_program() {
-    assert_eq!(read(&["--foretell"]), Ok(Wanted::Foretold(String::new())));
+    assert_eq!(read(&["--foretell"]), Ok(Desired::Foretold(String::new())));
     assert_eq!(read(&["--foretell", "GUPS"]), read(&["GUPS", "--foretell"]));
-    assert_eq!(read(&["--time"]), Ok(Wanted::Time));
+    assert_eq!(read(&["--time"]), Ok(Desired::Time));
 }
 
 #[test]
 fn who_asks_for_help_gets_it_whatever_else_was_said() {
     for words in [&["--help"][..], &["-h"], &["--time", "--help"], &["no such program", "-h"]] {
-        assert_eq!(read(words), Ok(Wanted::Help), "{words:?}");
+        assert_eq!(read(words), Ok(Desired::Help), "{words:?}");
     }
 }
 
@@ -97,7 +97,7 @@ fn what_the_command_does_not_know_it_refuses() {
 
 #[test]
 fn help_names_every_program() {
-    let help = printed(&Wanted::Help);
+    let help = printed(&Desired::Help);
     for program in programs::all() {
         assert!(help.contains(&format!("\n  {}\n", program.name)), "{}", program.name);
     }
@@ -106,9 +106,9 @@ fn help_names_every_program() {
 #[test]
 fn a_table_has_a_head_and_a_line_for_each_budget_as_wide_as_it() {
     for (wanted, lines) in [
-        (Wanted::Slowdowns("merge sort".into()), 4),
-        (Wanted::Foretold("merge sort".into()), 4),
-        (Wanted::Traffic("merge sort".into()), 6),
+        (Desired::Slowdowns("merge sort".into()), 4),
+        (Desired::Foretold("merge sort".into()), 4),
+        (Desired::Traffic("merge sort".into()), 6),
     ] {
         let table = printed(&wanted);
         let mut widths = table.lines().map(|line| line.trim_end_matches("  <").len());

@@ -5,13 +5,13 @@ use std::io::{self, Write};
 use std::time::Instant;
 
 use farmem_engine::policy::Run;
-use farmem_engine::policy::site::{Fault, Kind, Room, Sites};
+use farmem_engine::policy::site::{Fault, Kind, Limits, Sites};
 
 use crate::programs::Random;
 
 const AREA: Run = Run { first_page: 1 << 20, pages: 1 << 20 };
 
-const ROOM: Room = Room {
+const ROOM: Limits = Limits {
     budget_pages: 16_384,
     life_pages: 16_384,
     fault_ns: 5000,

@@ -44,7 +44,7 @@ use super::stream::{self, Streams};
 use super::{MAX_UNIT_LOG2, Run, spread, unit_around};
 use ahead::{Asked, FIRST_PIECE_LOG2, MAX_WINDOW_LOG2};
 
-pub use fetch_plan::{Fault, FetchPlan, HELD, Kind, Room, SERIES, Series};
+pub use fetch_plan::{Fault, FetchPlan, HELD, Kind, Limits, SERIES, Series};
 pub use profile::{HABIT_BYTES, InitialProfile, SEED_WORDS, SiteProfile};
 
 /// Number of sites known at a time.
@@ -145,7 +145,7 @@ impl Sites {
 
     /// Decides the fetch plan of a fault. `here` tells whether a page is mapped, held or in flight; it is asked about a
     /// few pages, and may be wrong.
-    pub fn on_fault(&mut self, fault: &Fault, room: &Room, here: impl Fn(u64) -> bool) -> FetchPlan {
+    pub fn on_fault(&mut self, fault: &Fault, room: &Limits, here: impl Fn(u64) -> bool) -> FetchPlan {
         let page = fault.page;
         let area = if fault.area.contains(page) { fault.area } else { Run { first_page: page, pages: 1 } };
         let life = room.life_pages.max(1);
@@ -264,7 +264,7 @@ impl Sites {
     }
 
     /// Cost of a page: its transfer, and the faults that follow because it evicts another one.
-    fn price(&self, room: &Room) -> Price {
+    fn price(&self, room: &Limits) -> Price {
         // The share of evicted pages that were needed again within a quarter of a life time. One page more of memory
         // would have saved four times that share of a fault, per page of space and life time.
         let one = u64::from(ONE);
@@ -276,7 +276,7 @@ impl Sites {
     }
 
     /// The unit of a site, chosen anew from time to time.
-    fn unit_log2(&mut self, at: usize, room: &Room) -> u8 {
+    fn unit_log2(&mut self, at: usize, room: &Limits) -> u8 {
         let price = self.price(room);
         // A unit never takes more than a sixteenth of memory.
         let fits = u8::try_from((room.budget_pages / 16).max(1).ilog2()).unwrap_or(MAX_UNIT_LOG2);
@@ -291,7 +291,7 @@ impl Sites {
     }
 
     /// Limit of the pages ahead of one stream: all active ones together have at most a quarter of memory.
-    fn window_limit(&self, room: &Room) -> u32 {
+    fn window_limit(&self, room: &Limits) -> u32 {
         let streams = self.active_now.max(self.active_before).max(1);
         (room.budget_pages / 4 / streams).min(1 << MAX_WINDOW_LOG2)
     }

@@ -7,10 +7,10 @@ fn config(text: &str) -> Config {
     Config::parse("f", &format!("{text}\n{programs}")).unwrap()
 }
 
-fn room() -> Room {
+fn room() -> AllocatableWays {
     let usable = WayMask::lowest(Ways(16));
     let cache = Cache { usable, ways_min: Ways(1), classes_max: 8, way_bytes: Bytes::mib(1) };
-    Room { rest: WayMask(0x3_0000), cache, beside: Vec::new() }
+    AllocatableWays { rest: WayMask(0x3_0000), cache, beside: Vec::new() }
 }
 
 /// Misses fall up to this number of ways.

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::daemon::arrange::{Group, Purpose};
+use crate::daemon::layout::{Group, Purpose};
 
 /// Model of the kernel's rules for steps: masks that are contiguous, of enough ways, and in no other group's
 /// exclusive ones; groups up to the number of classes.
@@ -89,7 +89,7 @@ impl Kernel {
         Ok(())
     }
 
-    fn goes_to(&mut self, wanted: &Wanted) -> Vec<Step> {
+    fn goes_to(&mut self, wanted: &Desired) -> Vec<Step> {
         let steps = steps(&self.groups, wanted, &BTreeMap::new(), self.ways_min);
         for step in &steps {
             self.does(step).unwrap_or_else(|why| panic!("{step}: {why}, of {steps:#?}"));
@@ -128,8 +128,8 @@ fn group(label: &str, mask: u64, exclusive: bool, threads: &[i32]) -> Group {
     }
 }
 
-fn wanted(rest: u64, groups: Vec<Group>) -> Wanted {
-    Wanted { rest: both(rest), groups, notes: Vec::new() }
+fn wanted(rest: u64, groups: Vec<Group>) -> Desired {
+    Desired { rest: both(rest), groups, notes: Vec::new() }
 }
 
 #[test]
@@ -198,7 +198,7 @@ fn a_thread_of_ours_is_named_by_its_cache_until_it_is_there() {
 
 /// Ways cut into runs at random, some of them exclusive, for some of six groups; in the second cache shifted by one
 /// part.
-fn arrangement(ways: u32) -> impl Strategy<Value = Wanted> {
+fn arrangement(ways: u32) -> impl Strategy<Value = Desired> {
     let parts = prop::collection::vec((1u32..4, any::<bool>(), any::<bool>(), 0i32..6), 1..6);
     (parts, Just((0i32..6).collect::<Vec<_>>()).prop_shuffle()).prop_map(move |(parts, names)| {
         let mut first = 0;

@@ -6,10 +6,10 @@ use linux::journal::Knobs;
 use linux::resctrl::{Absent, Failed, Resctrl, Why};
 use linux::{Error, Rooted};
 use llc::daemon::act::{Place, Unusable, name_of};
-use llc::daemon::attend::{Keeper, Refused, Trouble};
+use llc::daemon::allocatable_ways::Unfit;
 use llc::daemon::config::{Config, NoConfig};
+use llc::daemon::control_loop::{Daemon, Refused, Trouble};
 use llc::daemon::host::Host;
-use llc::daemon::room::Unfit;
 use llc::daemon::steps::Step;
 
 use crate::HOST;
@@ -17,7 +17,7 @@ use crate::failure::Failure;
 use crate::only_one::Sole;
 
 /// A control loop on this host.
-pub type Kept = Keeper<Host<Rooted>>;
+pub type Kept = Daemon<Host<Rooted>>;
 
 /// Lock for partitioning: two control loops would divide the same cache.
 pub const SOLE: Sole = Sole {
@@ -102,7 +102,7 @@ pub fn keeper(
         }
         _ => at_host(&error),
     })?;
-    Keeper::new(host, config.clone()).map_err(|trouble| at_trouble(&trouble))
+    Daemon::new(host, config.clone()).map_err(|trouble| at_trouble(&trouble))
 }
 
 /// An error of the control loop, with a remedy.

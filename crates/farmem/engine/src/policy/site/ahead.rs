@@ -3,7 +3,7 @@
 use super::super::stream::{self, Step, Stream};
 use super::super::{MAX_UNIT_LOG2, Run, pages_between, unit_around};
 use super::Sites;
-use super::fetch_plan::{Fault, FetchPlan, Kind, Room, SERIES, Series};
+use super::fetch_plan::{Fault, FetchPlan, Kind, Limits, SERIES, Series};
 
 /// Pages brought at once when the rest of the unit can come in the background: 2^n.
 pub(super) const FIRST_PIECE_LOG2: u8 = 4;
@@ -26,7 +26,7 @@ const MOST_PASSED_OVER: u32 = 256;
 /// One fault, with its context.
 pub(super) struct Asked<'a, Here> {
     pub(super) fault: &'a Fault,
-    pub(super) room: &'a Room,
+    pub(super) room: &'a Limits,
     /// Limit of the fetch plan.
     pub(super) area: Run,
     /// The unit of the site: 2^n pages.

@@ -45,7 +45,7 @@ pub struct Fault {
 /// Limits and costs. All figures may change at any time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
-pub struct Room {
+pub struct Limits {
     /// Local memory in pages, victim queue included.
     pub budget_pages: u32,
     /// Number of pages fetched during one page's stay

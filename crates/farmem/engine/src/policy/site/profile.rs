@@ -168,13 +168,13 @@ impl Sites {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Fault, Kind, Room};
+    use super::super::{Fault, Kind, Limits};
     use super::*;
     use crate::policy::Run;
     use proptest::prelude::*;
 
     const AREA: Run = Run { first_page: 1 << 20, pages: 1 << 20 };
-    const ROOM: Room = Room {
+    const ROOM: Limits = Limits {
         budget_pages: 4096,
         life_pages: 4096,
         fault_ns: 5000,

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 const AREA: Run = Run { first_page: 1 << 20, pages: 1 << 20 };
 
-const ROOM: Room = Room {
+const ROOM: Limits = Limits {
     budget_pages: 16_384,
     life_pages: 16_384,
     fault_ns: 5000,
@@ -18,7 +18,7 @@ const ROOM: Room = Room {
 /// Program whose fetched pages all stay, and the policy that serves it.
 struct Endless {
     sites: Box<Sites>,
-    room: Room,
+    room: Limits,
     here: std::collections::HashSet<u64>,
     held: std::collections::HashSet<u64>,
     faults: u32,
@@ -26,7 +26,7 @@ struct Endless {
 }
 
 impl Endless {
-    fn new(room: Room) -> Endless {
+    fn new(room: Limits) -> Endless {
         let sites = Box::new(Sites::UNKNOWN);
         Endless { sites, room, here: Default::default(), held: Default::default(), faults: 0, brought: 0 }
     }
@@ -111,7 +111,7 @@ fn a_walk_in_long_steps_is_followed_in_advance() {
 
 #[test]
 fn without_a_background_a_sweep_grows_what_it_brings_at_once() {
-    let mut program = Endless::new(Room { ahead_page_ns: 0, ..ROOM });
+    let mut program = Endless::new(Limits { ahead_page_ns: 0, ..ROOM });
     for page in 0..65_536 {
         if let Some(order) = program.touch(7, page) {
             assert_eq!(order.ahead, [Series::NOTHING; SERIES]);
@@ -123,7 +123,7 @@ fn without_a_background_a_sweep_grows_what_it_brings_at_once() {
 
 #[test]
 fn a_site_whose_neighbours_are_never_used_ends_with_single_pages() {
-    let mut program = Endless::new(Room { budget_pages: 4096, life_pages: 4096, ..ROOM });
+    let mut program = Endless::new(Limits { budget_pages: 4096, life_pages: 4096, ..ROOM });
     for n in 0..2000u64 {
         // All over a large area, far from each other.
         program.touch(7, spread(n) % u64::from(AREA.pages));
@@ -133,7 +133,7 @@ fn a_site_whose_neighbours_are_never_used_ends_with_single_pages() {
 
 #[test]
 fn two_sites_have_two_units() {
-    let mut program = Endless::new(Room { budget_pages: 4096, life_pages: 4096, ..ROOM });
+    let mut program = Endless::new(Limits { budget_pages: 4096, life_pages: 4096, ..ROOM });
     for n in 0..4000u64 {
         program.touch(7, spread(n) % 500_000);
         program.touch(8, 500_000 + n * 8);
@@ -212,7 +212,7 @@ proptest! {
         base_log2 in any::<u8>(), max_unit_log2 in any::<u8>(), here in any::<u64>(),
     ) {
         let mut sites = Box::new(Sites::UNKNOWN);
-        let room = Room { budget_pages, life_pages: budget_pages, fault_ns, page_ns, ahead_page_ns, base_log2, max_unit_log2 };
+        let room = Limits { budget_pages, life_pages: budget_pages, fault_ns, page_ns, ahead_page_ns, base_log2, max_unit_log2 };
         for (site, page, kind, distance, mark) in faults {
             let area = Run { first_page, pages };
             let fault = Fault { site, page, area, distance, mark, kind };
@@ -238,7 +238,7 @@ proptest! {
         base_log2 in 0u8..=2, max_unit_log2 in 2u8..=8, ahead_page_ns in prop_oneof![Just(0u32), Just(350u32)],
     ) {
         let mut sites = Box::new(Sites::UNKNOWN);
-        let room = Room { base_log2, max_unit_log2, ahead_page_ns, ..ROOM };
+        let room = Limits { base_log2, max_unit_log2, ahead_page_ns, ..ROOM };
         for (site, page, kind) in faults {
             let page = AREA.first_page + page;
             let fault = Fault { site, page, area: AREA, distance: 0, mark: 0, kind };

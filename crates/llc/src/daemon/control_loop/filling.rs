@@ -8,13 +8,13 @@ use linux::resctrl::PREFIX;
 use units::{Bytes, Pages, WayMask};
 
 use super::super::act::name_of;
-use super::super::arrange::Purpose;
+use super::super::host_ops::{HostOps, Key, Region};
+use super::super::layout::Purpose;
 use super::super::report::{Event, Reading};
 use super::super::steps::{Standing, Step};
-use super::super::world::{Key, Region, World};
-use super::{Keeper, REPORT_EVERY, STALE, Trouble, half, share};
+use super::{Daemon, REPORT_EVERY, STALE, Trouble, half, share};
 
-impl<W: World> Keeper<W> {
+impl<W: HostOps> Daemon<W> {
     /// Partitions to keep warm now.
     fn wanted_regions(&self) -> BTreeMap<Key, Region> {
         let mut regions = BTreeMap::new();

@@ -5,18 +5,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use linux::resctrl::PREFIX;
 
 use super::super::act::{Done, name_of};
-use super::super::arrange::{Masks, Purpose};
 use super::super::config::Whom;
 use super::super::decide::Basis;
+use super::super::host_ops::HostOps;
+use super::super::layout::{Masks, Purpose};
 use super::super::members::Members;
 use super::super::number::counted;
 use super::super::report::{Event, OfCache, OfGroup, OfSet, Slowdown, shown};
 use super::super::sets::Sets;
 use super::super::steps::Step;
-use super::super::world::World;
-use super::{Keeper, REGIONS, Refining};
+use super::{Daemon, REGIONS, Refining};
 
-impl<W: World> Keeper<W> {
+impl<W: HostOps> Daemon<W> {
     pub(super) fn tell_members(&mut self, members: &Members, events: &mut Vec<Event>) {
         for (nth, processes) in members.programs.iter().enumerate() {
             let none = BTreeMap::new();

@@ -11,7 +11,7 @@
 
 use units::{Bytes, Ways};
 
-use crate::policy::{Curve, Program, Situation, contend};
+use crate::policy::{Curve, Program, Situation, shared_occupancy};
 
 /// Steps per way.
 const STEPS: u32 = 8;
@@ -63,7 +63,7 @@ fn together(program: &Program, all: f64, ways: Ways) -> Curve {
         let age = 1.0 / (f64::from(STEPS) * rate);
         has += 1.0 / f64::from(STEPS);
         let bend = program.private_misses.fall(private).max(0.0) * age;
-        let mean = contend::mean_of_decay(bend);
+        let mean = shared_occupancy::mean_of_decay(bend);
         private = (private + program.private_misses.between(private) * mean * age).min(has);
         least = least.min((program.misses.between(has) - program.private_misses.between(private)).max(0.0));
         found.push((has - private, least));

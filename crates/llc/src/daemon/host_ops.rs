@@ -10,10 +10,10 @@ use linux::{Error, Pid};
 use units::{Bytes, Fraction, WayMask};
 
 use super::act::Done;
+use super::allocatable_ways::Hardware;
 use super::members::Members;
 use super::observe::{Counted, OfGroup};
 use super::refill::Filled;
-use super::room::Hardware;
 use super::sets::Sets;
 use super::steps::{Standing, Step};
 
@@ -40,7 +40,7 @@ pub struct Region {
 pub type Key = (String, CacheId);
 
 /// The host, or a model of one.
-pub trait World {
+pub trait HostOps {
     /// The programs' current processes.
     ///
     /// # Errors
@@ -92,7 +92,7 @@ pub trait World {
     /// Caches with a usable CPU of this host, with their sizes; where a thread can refill.
     fn caches(&self) -> BTreeMap<CacheId, Bytes>;
 
-    /// Starts the thread that keeps a partition warm, or one that replaces it; it waits for [`World::begin`].
+    /// Starts the thread that keeps a partition warm, or one that replaces it; it waits for [`HostOps::begin`].
     ///
     /// # Errors
     /// When nothing can be copied, or no thread started.

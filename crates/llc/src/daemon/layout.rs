@@ -13,9 +13,9 @@ use linux::Pid;
 use linux::resctrl::{CacheId, PREFIX};
 use units::WayMask;
 
+use super::allocatable_ways::Foreign;
 use super::config::REGION_LABEL;
 use super::number::counted;
-use super::room::Foreign;
 use crate::policy::Plan;
 
 /// Mask for each cache.
@@ -52,7 +52,7 @@ pub enum Purpose {
 
 /// All desired groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct Desired {
     /// Ways of the default group.
     pub rest: Masks,
     /// masu groups, in the order of their creation.
@@ -123,7 +123,7 @@ pub fn wanted(
     members: &[Member],
     domains: &[String],
     around: &Surroundings,
-) -> Result<Wanted, TooMany> {
+) -> Result<Desired, TooMany> {
     let mut groups = groups_of_programs(plans, members, around);
     let mut notes = Vec::new();
     for (set, domain) in domains.iter().enumerate() {
@@ -157,7 +157,7 @@ pub fn wanted(
         (*cache, before.copied().unwrap_or(around.rest))
     };
     let rest = around.caches.iter().map(rest).collect();
-    Ok(Wanted { rest, groups, notes })
+    Ok(Desired { rest, groups, notes })
 }
 
 /// Groups of programs; programs with the same ways in all caches share one.

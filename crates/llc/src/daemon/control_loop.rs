@@ -1,6 +1,6 @@
 //! The control loop: observe, decide, act, measure again, report.
 //!
-//! A [`Keeper`] is stepped by its caller, who also waits in between, and reaches the host through [`World`] alone.
+//! A [`Daemon`] is stepped by its caller, who also waits in between, and reaches the host through [`HostOps`] alone.
 //! The ways are divided anew after a relevant change: the running programs, their shared memory by a whole way or
 //! more, the known curves, unmanaged groups. New threads are put into their groups at every step.
 //!
@@ -15,17 +15,17 @@ use linux::resctrl::{Failed, PREFIX, Why};
 use linux::{Error, Pid};
 use units::{Bytes, Fraction};
 
-use super::arrange::{Masks, TooMany, Wanted};
+use super::allocatable_ways::{Hardware, Unfit};
 use super::config::{Config, Whom};
 use super::curve::Learned;
 use super::decide::Decision;
+use super::host_ops::{HostOps, Key, Region};
+use super::layout::{Desired, Masks, TooMany};
 use super::members::Members;
 use super::refill::Filled;
 use super::report::{Event, Summary};
-use super::room::{Hardware, Unfit};
 use super::sets::Sets;
 use super::steps::{Standing, Step, steps, undo};
-use super::world::{Key, Region, World};
 
 /// Error that ends the loop.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -67,7 +67,7 @@ impl Trouble {
 
 /// Divides the cache until `finish` restores the former state.
 #[derive(Debug)]
-pub struct Keeper<W: World> {
+pub struct Daemon<W: HostOps> {
     world: W,
     config: Config,
     hardware: Option<Hardware>,
@@ -81,7 +81,7 @@ pub struct Keeper<W: World> {
     stalled: Vec<Option<f64>>,
     grounds: Option<Grounds>,
     decision: Option<Decision>,
-    wanted: Option<Wanted>,
+    wanted: Option<Desired>,
     /// The closed loop over measurements, if enabled.
     refining: Option<Refining>,
     /// Programs that ran when the last measurement without partitions began.
@@ -116,12 +116,12 @@ const REPORT_EVERY: Duration = Duration::from_secs(10);
 /// Divisor of a partition's pages: with more changed pages its copy is made anew.
 const STALE: usize = 20;
 
-impl<W: World> Keeper<W> {
+impl<W: HostOps> Daemon<W> {
     /// A keeper that has done nothing yet.
     ///
     /// # Errors
     /// When the file system cannot be read; when there is nothing to do without it.
-    pub fn new(mut world: W, config: Config) -> Result<Keeper<W>, Trouble> {
+    pub fn new(mut world: W, config: Config) -> Result<Daemon<W>, Trouble> {
         let hardware = if config.partition { world.hardware()? } else { None };
         if hardware.is_none()
             && let Err(why) = world.merging()
@@ -129,7 +129,7 @@ impl<W: World> Keeper<W> {
             return Err(Trouble::Nothing(why));
         }
         let count = config.programs.len();
-        Ok(Keeper {
+        Ok(Daemon {
             world,
             config,
             hardware,
@@ -170,7 +170,7 @@ impl<W: World> Keeper<W> {
     /// Plans without applying.
     ///
     /// # Errors
-    /// As [`Keeper::step`].
+    /// As [`Daemon::step`].
     pub fn plan(&mut self, now: Duration) -> Result<(Vec<Event>, Vec<Step>), Trouble> {
         let mut events = Vec::new();
         self.refines = false;

@@ -8,7 +8,7 @@ use linux::{At, Pid};
 use units::{Address, Pages, WayMask, Ways};
 
 use super::super::act::Done;
-use super::super::arrange::Processes;
+use super::super::layout::Processes;
 use super::super::observe::Counted;
 use super::super::sets::Set;
 use super::super::steps::tests::{Kernel, kernel};
@@ -88,7 +88,7 @@ fn shares(mib: u64) -> Sets {
     Sets { sets: if mib > 0 { vec![set] } else { Vec::new() }, ..Sets::default() }
 }
 
-impl World for Model {
+impl HostOps for Model {
     fn members(&mut self) -> Result<Members, Error> {
         let host = self.0.borrow();
         let processes = |of: &Vec<(i32, Vec<i32>)>| -> Processes {
@@ -234,8 +234,8 @@ impl World for Model {
 
 const SHARING: &str = "policy = \"sharing\"\nrest_ways = 2\n[[program]]\nname = \"web\"\npids = [10]\n[[program]]\nname = \"db\"\npids = [20]\n";
 
-fn keeper(model: &Model, text: &str) -> Keeper<Model> {
-    Keeper::new(model.clone(), Config::parse("llc.toml", text).unwrap()).unwrap()
+fn keeper(model: &Model, text: &str) -> Daemon<Model> {
+    Daemon::new(model.clone(), Config::parse("llc.toml", text).unwrap()).unwrap()
 }
 
 fn lines(events: &[Event]) -> Vec<String> {
@@ -447,7 +447,7 @@ fn without_partitions_what_is_shared_is_only_kept_in_the_cache() {
     answer.unwrap();
     assert!(events.is_empty() && model.0.borrow().threads.is_empty());
     model.0.borrow_mut().merging = false;
-    let trouble = Keeper::new(model, Config::parse("f", &text).unwrap()).unwrap_err();
+    let trouble = Daemon::new(model, Config::parse("f", &text).unwrap()).unwrap_err();
     assert_eq!(trouble.to_string(), "KSM is not running");
 }
 

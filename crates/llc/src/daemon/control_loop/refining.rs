@@ -5,12 +5,12 @@
 //! the next under a plan of masu's own policy, and so on. A program's slowdown is its cycles per instruction over
 //! those predicted by its curve with all ways to itself.
 
+use super::super::allocatable_ways::AllocatableWays;
 use super::super::config::Config;
 use super::super::decide::{Basis, Decision, Seen, situation};
+use super::super::host_ops::HostOps;
 use super::super::observe::Counted;
-use super::super::room::Room;
-use super::super::world::World;
-use super::Keeper;
+use super::Daemon;
 use crate::policy::sharing::{self, Refiner};
 use crate::policy::{Policy, Situation, equal};
 
@@ -50,10 +50,10 @@ fn applies(config: &Config, decision: &Decision) -> bool {
     config.policy == Policy::Sharing && config.region.ways_max.is_none() && known && several
 }
 
-impl<W: World> Keeper<W> {
+impl<W: HostOps> Daemon<W> {
     /// Begins to measure, if the loop can continue from it: without partitions in place of the decision, once for
     /// these running programs. After other changes, such as of shared data, it continues from the decision.
-    pub(super) fn measure_first(&mut self, room: &Room, seen: &Seen<'_>, decision: &mut Decision) {
+    pub(super) fn measure_first(&mut self, room: &AllocatableWays, seen: &Seen<'_>, decision: &mut Decision) {
         self.refining = None;
         if !self.refines || self.counts.is_err() || self.visit.is_some() || !applies(&self.config, decision) {
             return;
@@ -74,7 +74,7 @@ impl<W: World> Keeper<W> {
     }
 
     /// Makes another plan after each period, if the measurements justify it; true if it did.
-    pub(super) fn refine(&mut self, room: &Room, seen: &Seen<'_>) -> bool {
+    pub(super) fn refine(&mut self, room: &AllocatableWays, seen: &Seen<'_>) -> bool {
         let (Some(refining), Some(decision)) = (&mut self.refining, &mut self.decision) else { return false };
         if refining.looks < PERIOD {
             return false;

@@ -40,7 +40,7 @@ pub struct Foreign {
 
 /// Allocatable ways and classes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Room {
+pub struct AllocatableWays {
     /// Ways of the default group.
     pub rest: WayMask,
     /// Ways left to the policy; none if all programs have fixed ways.
@@ -83,7 +83,7 @@ pub enum Unfit {
 ///
 /// # Errors
 /// When the configuration needs more than there is, or nothing is left.
-pub fn room(config: &Config, hardware: &Hardware, foreign: &[Foreign]) -> Result<Room, Unfit> {
+pub fn room(config: &Config, hardware: &Hardware, foreign: &[Foreign]) -> Result<AllocatableWays, Unfit> {
     check(config, hardware)?;
     let closed = union(foreign.iter().filter(|group| group.exclusive).map(|group| group.mask));
     for program in &config.programs {
@@ -120,7 +120,7 @@ pub fn room(config: &Config, hardware: &Hardware, foreign: &[Foreign]) -> Result
     }
     let cache = Cache { usable, ways_min, classes_max: left - own.len(), way_bytes: hardware.way_bytes };
     let beside = foreign.iter().filter(|group| !group.exclusive && group.mask.overlaps(usable.or(fixed))).cloned();
-    Ok(Room { rest, cache, beside: beside.collect() })
+    Ok(AllocatableWays { rest, cache, beside: beside.collect() })
 }
 
 /// Ways of the default group without a setting: those that other hardware uses, unless that is more than half of all;

@@ -6,16 +6,16 @@ use std::time::Duration;
 use units::Ways;
 
 use super::super::act::Place;
-use super::super::arrange::{self, Member, Planned, Purpose, Surroundings};
+use super::super::allocatable_ways::{AllocatableWays, Foreign, Hardware, room};
 use super::super::config::Measured;
 use super::super::curve;
 use super::super::decide::{Decision, Figures, Seen, SetSeen, decide};
+use super::super::host_ops::HostOps;
+use super::super::layout::{self, Member, Planned, Purpose, Surroundings};
 use super::super::report::Event;
-use super::super::room::{Foreign, Hardware, Room, room};
 use super::super::sets::Set;
 use super::super::steps::Standing;
-use super::super::world::World;
-use super::{Keeper, REGIONS, Trouble};
+use super::{Daemon, REGIONS, Trouble};
 use crate::policy::{Curve, Plan, Policy};
 
 /// Input of a plan: a change causes another plan.
@@ -25,7 +25,7 @@ pub(super) struct Grounds {
     known: Vec<bool>,
     /// By domain: the sharers, and the number of ways that the group fills.
     sets: Vec<(String, BTreeSet<usize>, u64)>,
-    room: Option<Room>,
+    room: Option<AllocatableWays>,
     visit: Option<usize>,
     /// Round of learned curves, which change all the time.
     round: u64,
@@ -36,7 +36,7 @@ const ROUND: u64 = 10;
 /// Steps of a visit to an allocation.
 const VISIT: u32 = 3;
 
-impl<W: World> Keeper<W> {
+impl<W: HostOps> Daemon<W> {
     /// Ways that a program has to itself now.
     pub(super) fn ways_of(&self, program: usize) -> Option<Ways> {
         let wanted = self.wanted.as_ref().filter(|_| self.settled)?;
@@ -164,7 +164,7 @@ impl<W: World> Keeper<W> {
     }
 
     /// Goes to the next allocation, when one has been visited long enough and curves are still to be learned.
-    fn visit_next(&mut self, now: Duration, room: &Room, figures: &[Option<Figures>]) {
+    fn visit_next(&mut self, now: Duration, room: &AllocatableWays, figures: &[Option<Figures>]) {
         let running: Vec<usize> = (0..figures.len()).filter(|nth| !self.members.programs[*nth].is_empty()).collect();
         let lacking = running.iter().any(|nth| figures[*nth].is_none());
         let wants = !matches!(self.config.policy, Policy::None | Policy::Equal);
@@ -186,7 +186,7 @@ impl<W: World> Keeper<W> {
     }
 
     /// Plan of a visit, the same in all caches.
-    fn visited_plan(&self, nth: usize, room: &Room, decision: &mut Decision) {
+    fn visited_plan(&self, nth: usize, room: &AllocatableWays, decision: &mut Decision) {
         for planned in &mut decision.planned {
             if let Some(Plan { classes, .. }) = curve::visit(nth, room.cache, planned.programs.len()) {
                 planned.plan = Plan { classes, regions: Vec::new() };
@@ -196,7 +196,7 @@ impl<W: World> Keeper<W> {
     }
 
     /// Groups for the current plan and the current processes.
-    fn rearrange(&mut self, room: &Room, foreign: &[Foreign], hardware: &Hardware) -> Result<(), Trouble> {
+    fn rearrange(&mut self, room: &AllocatableWays, foreign: &[Foreign], hardware: &Hardware) -> Result<(), Trouble> {
         let Some(decision) = &self.decision else { return Ok(()) };
         let caches: BTreeSet<_> = hardware.caches.iter().copied().collect();
         let members: Vec<Member> = self
@@ -224,7 +224,7 @@ impl<W: World> Keeper<W> {
         };
         let domains: Vec<String> = self.sets.sets.iter().map(|set| set.domain.to_string()).collect();
         let planned: Vec<Planned> = decision.planned.clone();
-        self.wanted = Some(arrange::wanted(&planned, &members, &domains, &around)?);
+        self.wanted = Some(layout::wanted(&planned, &members, &domains, &around)?);
         Ok(())
     }
 }
