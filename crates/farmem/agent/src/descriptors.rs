@@ -2,20 +2,21 @@
 
 use farmem_engine::calls::{Call, number};
 
-use crate::kernel::call;
+use crate::kernel::{call, int, uint};
 use crate::program::Program;
 
 /// Answer to a call that names one of them; `None` when the kernel is to make the call.
 pub fn make(program: &Program, made: Call) -> Option<i64> {
-    let ours = |fd: u64| [program.uffd.fd, program.store, program.socket].contains(&(fd as i32));
+    let ours = |fd: u64| [program.uffd.fd, program.store, program.socket].contains(&int(fd));
     let [first, second, third, ..] = made.arguments;
     const EBADF: i64 = -(libc::EBADF as i64);
     match made.number {
         number::CLOSE => ours(first).then_some(EBADF),
         number::DUP2 | number::DUP3 => ours(second).then_some(EBADF),
         number::CLOSE_RANGE => {
-            let (mut from, last) = (first as u32, second as u32);
-            let mut kept = [program.uffd.fd, program.store.max(program.uffd.fd), program.socket].map(|fd| fd as u32);
+            let (mut from, last) = (uint(first), uint(second));
+            let mut kept =
+                [program.uffd.fd, program.store.max(program.uffd.fd), program.socket].map(i32::cast_unsigned);
             kept.sort_unstable();
             if from > last || !kept.iter().any(|fd| (from..=last).contains(fd)) {
                 return None;
@@ -24,7 +25,7 @@ pub fn make(program: &Program, made: Call) -> Option<i64> {
                 // SAFETY: the program's own call, without the library's descriptors.
                 if from <= last { unsafe { call!(libc::SYS_close_range, from, last, third) } } else { 0 }
             };
-            for fd in kept.into_iter().filter(|fd| (first as u32..=last).contains(fd)) {
+            for fd in kept.into_iter().filter(|fd| (uint(first)..=last).contains(fd)) {
                 if fd > from {
                     let answer = close(from, fd - 1);
                     if answer < 0 {
@@ -47,7 +48,7 @@ pub fn out_of_the_way(fd: i32) -> i32 {
         if high >= 0 {
             // SAFETY: our own.
             unsafe { call!(libc::SYS_close, fd) };
-            return high as i32;
+            return int(high.cast_unsigned());
         }
     }
     fd

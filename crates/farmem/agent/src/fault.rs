@@ -34,7 +34,7 @@ pub unsafe extern "C" fn on_bus(signal: c_int, info: *mut libc::siginfo_t, conte
         let touch = Touch {
             address,
             write: registers[libc::REG_ERR as usize] & WRITE != 0,
-            site: registers[libc::REG_RIP as usize] as u64,
+            site: registers[libc::REG_RIP as usize].cast_unsigned(),
         };
         let served = serve(program, touch);
         // SAFETY: this is a handler of the library's.

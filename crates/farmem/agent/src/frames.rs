@@ -17,6 +17,9 @@ use crate::program::{ODDLY_WRITABLE, Program};
 use crate::store_request;
 use core::sync::atomic::Ordering::Relaxed;
 
+/// Bytes of a page, as a size of memory.
+pub const PAGE: usize = kernel::size(PAGE_BYTES);
+
 /// Machine for one call of the pager, whose lock is held.
 pub struct Frames {
     program: &'static Program,
@@ -50,7 +53,7 @@ impl Frames {
         if self.program.uffd.backend == Backend::Copy || ODDLY_WRITABLE.load(Relaxed) {
             return false;
         }
-        let (local, remote) = (vector(slot, bytes as usize), vector(address, bytes as usize));
+        let (local, remote) = (vector(slot, kernel::size(bytes)), vector(address, kernel::size(bytes)));
         let process = self.program.process.load(Relaxed);
         let (local, remote) = ((&raw const local).addr(), (&raw const remote).addr());
         // SAFETY: the slot is ours; reading the program's memory changes nothing. Then its frames are dropped, whose
@@ -104,7 +107,7 @@ impl Frames {
             // SAFETY: the caller's memory, which is ours.
             let answer = unsafe { call!(number, self.program.store, address + done, bytes - done, at) };
             match answer {
-                1.. => done += answer as u64,
+                1.. => done += answer.cast_unsigned(),
                 0 => self.fail(doing, page, libc::ENODATA.into()),
                 _ if answer == -i64::from(libc::EINTR) => {}
                 _ => self.fail(doing, page, answer),
@@ -179,24 +182,25 @@ fn in_pieces(count: u32, mut piece: impl FnMut(u64, u64) -> (u64, i64)) -> (u64,
 
 /// Copies pages of the library's memory.
 fn copy(from: u64, to: u64, count: u32) {
-    let from = core::ptr::with_exposed_provenance::<u8>(from as usize);
-    let to = core::ptr::with_exposed_provenance_mut::<u8>(to as usize);
+    let from = core::ptr::with_exposed_provenance::<u8>(kernel::size(from));
+    let to = core::ptr::with_exposed_provenance_mut::<u8>(kernel::size(to));
     // SAFETY: slots and the segment's data are ours and disjoint, and the data has space for a unit.
-    unsafe { core::ptr::copy_nonoverlapping(from, to, count as usize * PAGE_BYTES as usize) };
+    unsafe { core::ptr::copy_nonoverlapping(from, to, count as usize * PAGE) };
 }
 
 /// Checksum of a page of the library's memory.
 fn sum_of(address: u64) -> Checksum {
-    let start = core::ptr::with_exposed_provenance::<u8>(address as usize);
+    let start = core::ptr::with_exposed_provenance::<u8>(kernel::size(address));
     // SAFETY: a slot with a frame: ours, and nobody writes there now.
-    let sum = xxh3_128(unsafe { core::slice::from_raw_parts(start, PAGE_BYTES as usize) });
+    let sum = xxh3_128(unsafe { core::slice::from_raw_parts(start, PAGE) });
     Checksum::from(sum)
 }
 
 fn vector(start: u64, bytes: usize) -> libc::iovec {
-    libc::iovec { iov_base: core::ptr::with_exposed_provenance_mut(start as usize), iov_len: bytes }
+    libc::iovec { iov_base: core::ptr::with_exposed_provenance_mut(kernel::size(start)), iov_len: bytes }
 }
 
+#[expect(clippy::cast_possible_truncation, reason = "a transfer has at most MAX_UNIT_PAGES pages")]
 const fn pages(bytes: u64) -> u32 {
     (bytes / PAGE_BYTES) as u32
 }
@@ -236,9 +240,9 @@ impl Machine for Frames {
     }
 
     fn clear(&mut self, slot: u32, count: u32) {
-        let start = core::ptr::with_exposed_provenance_mut::<u8>(self.slot(slot) as usize);
+        let start = core::ptr::with_exposed_provenance_mut::<u8>(kernel::size(self.slot(slot)));
         // SAFETY: the slots are ours.
-        unsafe { start.write_bytes(0, count as usize * PAGE_BYTES as usize) };
+        unsafe { start.write_bytes(0, count as usize * PAGE) };
     }
 
     fn sum(&mut self, slot: u32) -> Checksum {
@@ -246,9 +250,9 @@ impl Machine for Frames {
     }
 
     fn is_zeros(&mut self, slot: u32) -> bool {
-        let start = core::ptr::with_exposed_provenance::<u128>(self.slot(slot) as usize);
+        let start = core::ptr::with_exposed_provenance::<u128>(kernel::size(self.slot(slot)));
         // SAFETY: as for its sum; a page is aligned.
-        let words = unsafe { core::slice::from_raw_parts(start, PAGE_BYTES as usize / size_of::<u128>()) };
+        let words = unsafe { core::slice::from_raw_parts(start, PAGE / size_of::<u128>()) };
         words.iter().all(|word| *word == 0)
     }
 
@@ -267,7 +271,7 @@ impl Machine for Frames {
         for (number, words) in
             read.chunks_exact(PLACES.len() * BYTES / 8).take(bytes / (PLACES.len() * BYTES)).enumerate()
         {
-            let mut page = [0_u64; PAGE_BYTES as usize / 8];
+            let mut page = [0_u64; PAGE / 8];
             let is_zeros = |words: &[u64]| words.iter().all(|word| *word == 0);
             let whole = [vector(addresses[number], size_of_val(&page))];
             if is_zeros(words) && self.read_program(&mut page, &whole) == size_of_val(&page) && is_zeros(&page) {
@@ -337,7 +341,7 @@ impl Frames {
         if self.program.store < 0 {
             return store_request::ask(self.program, Ask::Copy, from, to.0);
         }
-        let mut buffer = [0_u8; PAGE_BYTES as usize];
+        let mut buffer = [0_u8; PAGE];
         let address = buffer.as_mut_ptr().expose_provenance() as u64;
         self.in_file(READ, from, address, 1);
         self.in_file(WRITE, to, address, 1);

@@ -41,10 +41,26 @@ pub const fn arguments<const N: usize>(given: [u64; N]) -> Arguments {
 
 macro_rules! call {
     ($number:expr $(, $argument:expr)* $(,)?) => {
-        $crate::kernel::make($number as i64, $crate::kernel::arguments([$($argument as u64),*]))
+        $crate::kernel::make($number as i64, $crate::kernel::arguments([$(($argument as i64).cast_unsigned()),*]))
     };
 }
 pub(crate) use call;
+
+/// Address or length of 64 bits, as a size of memory.
+#[expect(clippy::cast_possible_truncation, reason = "x86-64: usize has 64 bits")]
+pub const fn size(word: u64) -> usize {
+    word as usize
+}
+
+/// Lower half of a register, for arguments and answers of type unsigned int.
+pub const fn uint(register: u64) -> u32 {
+    (register & 0xffff_ffff) as u32
+}
+
+/// Lower half of a register, for arguments and answers of type int.
+pub const fn int(register: u64) -> i32 {
+    uint(register).cast_signed()
+}
 
 /// Writes a message for the user to standard error. A failed write is ignored.
 pub fn say(parts: &[&str]) {
@@ -116,5 +132,5 @@ pub fn clock_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes our own memory.
     unsafe { call!(libc::SYS_clock_gettime, libc::CLOCK_MONOTONIC, (&raw mut time).expose_provenance()) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
 }

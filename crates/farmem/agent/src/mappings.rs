@@ -1,6 +1,6 @@
 //! Mappings at the start of the library, from /proc/self/maps.
 
-use crate::kernel::call;
+use crate::kernel::{call, size};
 
 /// A mapping.
 #[derive(Clone, Copy)]
@@ -36,7 +36,7 @@ pub fn each(mut each: impl FnMut(Mapping)) -> bool {
         if got <= 0 {
             break got == 0;
         }
-        length += got as usize;
+        length += size(got.cast_unsigned());
         let mut from = 0;
         while let Some(end) = text[from..length].iter().position(|byte| *byte == b'\n') {
             if let Some(mapping) = parse(&text[from..from + end]) {

@@ -11,7 +11,7 @@ use farmem_engine::pager::Touch;
 use crate::doorbell;
 use crate::fault;
 use crate::frames::Frames;
-use crate::kernel::{self, call};
+use crate::kernel::{self, call, int, size};
 use crate::lock::{Held, LOCK};
 use crate::program::{HEAP_END, ODDLY_WRITABLE, Program, program};
 use crate::thread::Thread;
@@ -172,18 +172,18 @@ const BLOCK_BYTES: u64 = 256;
 struct Own {
     program: &'static Program,
     /// Address of the last block that was read, and its content.
-    block: Cell<(u64, [u64; BLOCK_BYTES as usize / 8])>,
+    block: Cell<(u64, [u64; size(BLOCK_BYTES) / 8])>,
 }
 
 impl Own {
     const fn new(program: &'static Program) -> Own {
-        Own { program, block: Cell::new((u64::MAX, [0; BLOCK_BYTES as usize / 8])) }
+        Own { program, block: Cell::new((u64::MAX, [0; size(BLOCK_BYTES) / 8])) }
     }
 }
 
 impl calls::Memory for Own {
     fn word(&self, address: u64) -> Option<u64> {
-        let (start, at) = (address & !(BLOCK_BYTES - 1), (address % BLOCK_BYTES) as usize);
+        let (start, at) = (address & !(BLOCK_BYTES - 1), size(address % BLOCK_BYTES));
         if !at.is_multiple_of(8) {
             return read_word(address);
         }
@@ -221,8 +221,8 @@ pub fn write_words(address: u64, words: &[u64]) -> bool {
 fn through_the_kernel(direction: i64, ours: u64, theirs: u64, bytes: u64) -> bool {
     let Some(program) = program() else { return false };
     let vector = |start: u64| libc::iovec {
-        iov_base: core::ptr::with_exposed_provenance_mut(start as usize),
-        iov_len: bytes as usize,
+        iov_base: core::ptr::with_exposed_provenance_mut(size(start)),
+        iov_len: size(bytes),
     };
     let (local, remote) = (vector(ours), vector(theirs));
     let write = direction == libc::SYS_process_vm_writev;
@@ -296,9 +296,9 @@ pub fn make(program: &'static Program, made: Call) -> Option<i64> {
         number::MPROTECT | number::PKEY_MPROTECT if paged(first, second) => {
             Some(protect(program, made, first, second, third))
         }
-        number::MADVISE if paged(first, second) => Some(advise(program, made, first, page_up(second), third as i32)),
+        number::MADVISE if paged(first, second) => Some(advise(program, made, first, page_up(second), int(third))),
         number::BRK => Some(move_heap_end(program, first)),
-        number::MREMAP if paged(first, second.max(1)) || (fourth as i32 & libc::MREMAP_FIXED != 0) => {
+        number::MREMAP if paged(first, second.max(1)) || (int(fourth) & libc::MREMAP_FIXED != 0) => {
             Some(remap(program, made))
         }
         // A program larger than its budget cannot be locked into it, and one that fits is not swapped at all.
@@ -310,9 +310,9 @@ pub fn make(program: &'static Program, made: Call) -> Option<i64> {
             Some(-i64::from(libc::ENOSYS))
         }
         // On the process itself it would empty memory unseen. Kernels before 6.13 give the same answer.
-        number::PROCESS_MADVISE if empties(fourth as i32) => Some(-i64::from(libc::EINVAL)),
+        number::PROCESS_MADVISE if empties(int(fourth)) => Some(-i64::from(libc::EINVAL)),
         // `remap` uses these to tell memory apart.
-        number::PROCESS_MADVISE if matches!(fourth as i32, libc::MADV_NORMAL..=libc::MADV_SEQUENTIAL) => {
+        number::PROCESS_MADVISE if matches!(int(fourth), libc::MADV_NORMAL..=libc::MADV_SEQUENTIAL) => {
             Some(-i64::from(libc::EINVAL))
         }
         // SHM_REMAP replaces existing mappings.
@@ -328,7 +328,7 @@ fn as_it_stands(made: Call) -> i64 {
 
 fn map(program: &'static Program, made: Call) -> Option<i64> {
     let [start, bytes, protection, flags, ..] = made.arguments;
-    let (protection, flags) = (protection as i32, flags as i32);
+    let (protection, flags) = (int(protection), int(flags));
     let has = |flag: i32| flags & flag != 0;
     let anonymous = has(libc::MAP_ANONYMOUS) && flags & libc::MAP_TYPE == libc::MAP_PRIVATE;
     let peculiar = has(libc::MAP_GROWSDOWN | libc::MAP_LOCKED | libc::MAP_HUGETLB | libc::MAP_STACK);
@@ -341,7 +341,7 @@ fn map(program: &'static Program, made: Call) -> Option<i64> {
     let mut made = made;
     if paged {
         // Pages come at their first touch, and they may be more than the machine's memory.
-        made.arguments[3] = (flags & !libc::MAP_POPULATE | libc::MAP_NORESERVE) as u64;
+        made.arguments[3] = i64::from(flags & !libc::MAP_POPULATE | libc::MAP_NORESERVE).cast_unsigned();
     }
     let _held = hold_alone(program);
     let answer = as_it_stands(made);
@@ -349,7 +349,7 @@ fn map(program: &'static Program, made: Call) -> Option<i64> {
         forget_what_is_gone(program, start, page_up(bytes));
     }
     if !failed(answer) {
-        let (start, bytes) = (answer as u64, page_up(bytes));
+        let (start, bytes) = (answer.cast_unsigned(), page_up(bytes));
         if replaces {
             program.pager.forget(start, bytes);
         }
@@ -374,7 +374,7 @@ fn forget_what_is_gone(program: &Program, start: u64, bytes: u64) {
 }
 
 fn protect(program: &'static Program, made: Call, start: u64, bytes: u64, protection: u64) -> i64 {
-    let protection = protection as i32;
+    let protection = int(protection);
     let has = |flag: i32| protection & flag != 0;
     let held = hold_alone(program);
     let plain = libc::PROT_READ | libc::PROT_WRITE;
@@ -460,7 +460,7 @@ fn move_heap_end(program: &'static Program, asked: u64) -> i64 {
     let before = HEAP_END.load(Relaxed);
     // SAFETY: the program's own call.
     let answer = unsafe { call!(libc::SYS_brk, asked) };
-    let now = answer as u64;
+    let now = answer.cast_unsigned();
     HEAP_END.store(now, Relaxed);
     let (old_end, end) = (page_up(before), page_up(now));
     if before != 0 && end > old_end {
@@ -488,7 +488,7 @@ fn is_one_mapping(start: u64, bytes: u64) -> bool {
 /// copied.
 fn remap(program: &'static Program, made: Call) -> i64 {
     let [old, old_bytes, new_bytes, flags, place, _] = made.arguments;
-    let flags = flags as i32;
+    let flags = int(flags);
     let (old_bytes, new_bytes) = (page_up(old_bytes), page_up(new_bytes));
     if flags & libc::MREMAP_DONTUNMAP != 0 || old % PAGE_BYTES != 0 || old_bytes == 0 {
         // Only of use to a program that serves its own faults, as the pager does; and for shared memory, which is not
@@ -552,7 +552,7 @@ fn remap(program: &'static Program, made: Call) -> i64 {
         }
         return answer;
     }
-    let new = answer as u64;
+    let new = answer.cast_unsigned();
     if fixed {
         program.pager.forget(new, new_bytes);
     }

@@ -16,7 +16,7 @@ use farmem_engine::entry::Place;
 
 use crate::dispatch::{DISPATCH, SELECTOR};
 use crate::frames::Frames;
-use crate::kernel::call;
+use crate::kernel::{call, size, uint};
 use crate::lock::LOCK;
 use crate::program::{PAGED, Program};
 use crate::registers::Context;
@@ -226,7 +226,7 @@ pub fn execute(program: &'static Program, thread: &mut Thread, context: &mut Con
 fn leave_by<const WORDS: usize>(context: &mut Context, stub: *const (), words: [u64; WORDS]) {
     let stack = context.get(libc::REG_RSP) - below(WORDS);
     let next = context.get(libc::REG_RIP);
-    let place = core::ptr::with_exposed_provenance_mut::<u64>(stack as usize);
+    let place = core::ptr::with_exposed_provenance_mut::<u64>(size(stack));
     // SAFETY: below the program's red zone nothing of its stack is in use; a missing page there is brought.
     unsafe {
         place.write_volatile(next);
@@ -259,7 +259,7 @@ pub fn make(program: &'static Program, thread: &mut Thread, context: &mut Contex
             Clone { flags, stack: if stack == 0 { 0 } else { stack + stack_bytes } }
         }
     };
-    let shares = |flag: i32| asked.flags & flag as u64 != 0;
+    let shares = |flag: i32| asked.flags & i64::from(flag).cast_unsigned() != 0;
     const CLEAR_SIGHAND: u64 = 1 << 32;
     if asked.flags & CLEAR_SIGHAND != 0 && shares(libc::CLONE_VM) {
         // Its calls could not be trapped. The C library knows kernels without it.
@@ -302,7 +302,7 @@ fn clone3_arguments(thread: &mut Thread, context: &mut Context) -> Option<[u64; 
         return None;
     }
     thread.clone_arguments = [0; 16];
-    for (number, word) in thread.clone_arguments.iter_mut().take(bytes.div_ceil(8) as usize).enumerate() {
+    for (number, word) in thread.clone_arguments.iter_mut().take(size(bytes.div_ceil(8))).enumerate() {
         let Some(value) = memory::read_word(address + number as u64 * 8) else {
             context.answer(-i64::from(libc::EFAULT));
             return None;
@@ -316,7 +316,7 @@ fn clone3_arguments(thread: &mut Thread, context: &mut Context) -> Option<[u64; 
 fn begin_thread(context: &mut Context, thread: &mut Thread, stack: u64, record: u64, number: i64) {
     let top = stack - 24;
     let words = [context.get(libc::REG_RIP), record, context.get(libc::REG_RDI)];
-    let place = core::ptr::with_exposed_provenance_mut::<u64>(top as usize);
+    let place = core::ptr::with_exposed_provenance_mut::<u64>(size(top));
     for (index, word) in words.into_iter().enumerate() {
         // SAFETY: the stack that the program gives to its child, whose upper end is not used yet; a missing page is
         // brought.
@@ -340,7 +340,7 @@ fn vfork(context: &mut Context) {
     let own = context.signal_stack();
     // SAFETY: a record of ours that no thread has. Until the child is gone it has this one's number, which is in use.
     let stack = unsafe {
-        (*record).number.store(call!(libc::SYS_gettid) as u32, Relaxed);
+        (*record).number.store(uint(call!(libc::SYS_gettid).cast_unsigned()), Relaxed);
         (*record).stack.ss_sp.addr() as u64
     };
     let first = context.get(libc::REG_RDI);
@@ -404,7 +404,7 @@ fn fork(program: &'static Program, thread: &mut Thread, context: &mut Context, s
             context.set(libc::REG_RSP, stack);
         }
         // SAFETY: asks.
-        program.process.store(unsafe { call!(libc::SYS_getpid) } as u32, Relaxed);
+        program.process.store(uint(unsafe { call!(libc::SYS_getpid) }.cast_unsigned()), Relaxed);
     }
     drop(held);
     context.answer(answer);

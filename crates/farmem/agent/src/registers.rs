@@ -21,13 +21,13 @@ impl Context {
     /// Reads a register.
     pub fn get(&self, register: i32) -> u64 {
         // SAFETY: the kernel's frame, valid while the handler runs.
-        unsafe { (*self.0).uc_mcontext.gregs[register as usize] as u64 }
+        unsafe { (*self.0).uc_mcontext.gregs[register.cast_unsigned() as usize].cast_unsigned() }
     }
 
     /// Sets a register.
     pub fn set(&mut self, register: i32, value: u64) {
         // SAFETY: as above.
-        unsafe { (*self.0).uc_mcontext.gregs[register as usize] = value as i64 };
+        unsafe { (*self.0).uc_mcontext.gregs[register.cast_unsigned() as usize] = value.cast_signed() };
     }
 
     /// Arguments of the call.
@@ -44,7 +44,7 @@ impl Context {
 
     /// Answers the call, which is not made any more.
     pub fn answer(&mut self, answer: i64) {
-        self.set(libc::REG_RAX, answer as u64);
+        self.set(libc::REG_RAX, answer.cast_unsigned());
     }
 
     /// Signal mask that the return from the handler sets.

@@ -6,7 +6,7 @@
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::kernel::call;
+use crate::kernel::{call, size};
 use crate::program::program;
 
 /// Argument of rt_sigaction(2).
@@ -140,7 +140,7 @@ pub fn change(signal: c_int, new: Option<Action>) -> Result<Action, i64> {
 /// With the arguments that the kernel gave to the library's handler, from within it.
 pub unsafe fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     let action = wanted(signal).map_or(Action::default(), Wanted::get);
-    match action.handler as usize {
+    match size(action.handler) {
         // Sent by a process, and no fault.
         // SAFETY: the kernel's own.
         libc::SIG_IGN if unsafe { (*info).si_code } <= 0 => {}

@@ -15,7 +15,8 @@ use farmem_engine::policy::site::{InitialProfile, SEED_WORDS, SITES};
 use farmem_engine::segment::{self, BELL, Doorbell, ERRAND, Layout, StoreRequest};
 
 use crate::dispatch::{self, DISPATCH};
-use crate::kernel::{self, call};
+use crate::frames::PAGE;
+use crate::kernel::{self, call, int, size, uint};
 use crate::lock::{Held, LOCK};
 use crate::mappings::{self, Mapping};
 use crate::program::{self, HEAP_END, Program};
@@ -48,7 +49,7 @@ unsafe extern "C" fn begin(_: c_int, _: *const *mut c_char, environment: *const 
         return without_terms(socket);
     }
     // SAFETY: asks.
-    let process = unsafe { call!(libc::SYS_getpid) } as u32;
+    let process = uint(unsafe { call!(libc::SYS_getpid) }.cast_unsigned());
     send(socket, &Hello { process, secret: secret.hello }.message(), &[]);
     let mut store = -1;
     let answer = receive(socket, &mut store);
@@ -162,10 +163,14 @@ fn reach(path: Option<&[u8]>, name: &[u8]) -> i32 {
     }
 }
 
+/// Family of masu's socket, as an address has it.
+#[expect(clippy::cast_possible_truncation, reason = "AF_UNIX is 1")]
+const FAMILY: libc::sa_family_t = libc::AF_UNIX as libc::sa_family_t;
+
 /// Connects to the socket at this path, or with this name behind a zero (`zeros`): in the abstract namespace. A
 /// negative errno on failure.
 fn connect(name: &[u8], zeros: usize) -> i32 {
-    let mut address = libc::sockaddr_un { sun_family: libc::AF_UNIX as u16, sun_path: [0; 108] };
+    let mut address = libc::sockaddr_un { sun_family: FAMILY, sun_path: [0; 108] };
     if name.len() + 1 > address.sun_path.len() {
         return -libc::EINVAL;
     }
@@ -178,7 +183,7 @@ fn connect(name: &[u8], zeros: usize) -> i32 {
     unsafe {
         let fd = call!(libc::SYS_socket, libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0);
         if fd < 0 {
-            return fd as i32;
+            return int(fd.cast_unsigned());
         }
         // A connection waits for space in the queue of the server as long as a message may take.
         let time = libc::timeval { tv_sec: DEADLINE_S as i64, tv_usec: 0 };
@@ -192,9 +197,9 @@ fn connect(name: &[u8], zeros: usize) -> i32 {
         };
         if answer < 0 {
             call!(libc::SYS_close, fd);
-            return answer as i32;
+            return int(answer.cast_unsigned());
         }
-        fd as i32
+        int(fd.cast_unsigned())
     }
 }
 
@@ -203,12 +208,13 @@ fn connect(name: &[u8], zeros: usize) -> i32 {
 fn may_be_masu(socket: i64) -> bool {
     const NAMELESS: u32 = 65534;
     let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    #[expect(clippy::cast_possible_truncation, reason = "three numbers of 32 bits")]
     let mut bytes = size_of::<libc::ucred>() as libc::socklen_t;
     let (place, room) = ((&raw mut peer).expose_provenance(), (&raw mut bytes).expose_provenance());
     // SAFETY: writes our own variables, at most as many bytes as there are; then asks.
     let (answer, own) = unsafe {
         let answer = call!(libc::SYS_getsockopt, socket, libc::SOL_SOCKET, libc::SO_PEERCRED, place, room);
-        (answer, call!(libc::SYS_geteuid) as u32)
+        (answer, uint(call!(libc::SYS_geteuid).cast_unsigned()))
     };
     answer < 0 || [own, 0, NAMELESS].contains(&peer.uid)
 }
@@ -268,7 +274,7 @@ fn receive(socket: i32, fd: &mut i32) -> Option<Message> {
             begun_ns = now_ns;
         }
         let is_late = now_ns.saturating_sub(begun_ns) > MOST_NS;
-        match -got as i32 {
+        match int((-got).cast_unsigned()) {
             libc::EINTR if !is_late => {}
             libc::EINTR | libc::EAGAIN => without_answer(),
             _ => break got,
@@ -289,11 +295,11 @@ fn prepare(terms: Terms, process: u32, store: i32, socket: i32) -> Result<(i32, 
     let (field, start) = make_field(layout.bytes).map_err(failed(Step::Memory))?;
     let memory = |bytes: usize| map_memory(bytes).ok_or((Step::Memory, libc::ENOMEM as u32));
     // The slots, and a page more: `Uffd::spare_page`.
-    let slots_bytes = layout.slots * PAGE_BYTES as usize;
-    let staging_bytes = slots_bytes + PAGE_BYTES as usize;
+    let slots_bytes = layout.slots * PAGE;
+    let staging_bytes = slots_bytes + PAGE;
     let staging = memory(staging_bytes)? as u64;
     let uffd = Uffd { fd: descriptors::out_of_the_way(uffd.fd), spare_page: staging + slots_bytes as u64, ..uffd };
-    let zeros = memory(farmem_engine::MAX_UNIT_PAGES as usize * PAGE_BYTES as usize)? as u64;
+    let zeros = memory(farmem_engine::MAX_UNIT_PAGES as usize * PAGE)? as u64;
     // SAFETY: advice on our own memory that changes no content.
     unsafe {
         call!(libc::SYS_madvise, staging, staging_bytes, libc::MADV_NOHUGEPAGE);
@@ -302,7 +308,7 @@ fn prepare(terms: Terms, process: u32, store: i32, socket: i32) -> Result<(i32, 
     // The spare page gets its page table now: later there might be no memory for one.
     // SAFETY: our own memory, which is still empty.
     unsafe {
-        core::ptr::with_exposed_provenance_mut::<u8>(uffd.spare_page as usize).write_volatile(1);
+        core::ptr::with_exposed_provenance_mut::<u8>(size(uffd.spare_page)).write_volatile(1);
         call!(libc::SYS_madvise, uffd.spare_page, PAGE_BYTES, libc::MADV_DONTNEED);
     }
     if !uffd.register_staging(staging, staging_bytes as u64) {
@@ -352,6 +358,7 @@ fn prepare(terms: Terms, process: u32, store: i32, socket: i32) -> Result<(i32, 
 /// The whole memory of a program, as a share.
 const ALL: u32 = 1 << 16;
 
+#[expect(clippy::cast_possible_truncation, reason = "at most 31")]
 fn log2(pages: u32) -> u8 {
     pages.max(1).ilog2() as u8
 }
@@ -360,7 +367,7 @@ fn log2(pages: u32) -> u8 {
 fn seed(program: &Program, seeds: u32) {
     let held = LOCK.hold();
     let units = program.units(&held);
-    let mut place = core::ptr::with_exposed_provenance::<AtomicU64>(program.data as usize);
+    let mut place = core::ptr::with_exposed_provenance::<AtomicU64>(size(program.data));
     for _ in 0..(seeds as usize).min(SITES) {
         let mut words = [0; SEED_WORDS];
         for word in &mut words {
@@ -392,7 +399,7 @@ fn make_field(bytes: usize) -> Result<(i32, usize), i64> {
         call!(libc::SYS_fcntl, fd, libc::F_ADD_SEALS, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL);
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_NORESERVE);
         let start = if cut < 0 { cut } else { call!(libc::SYS_mmap, 0, bytes, protection, flags, fd, 0) };
-        usize::try_from(start).map(|start| (fd as i32, start)).map_err(|_| start)
+        usize::try_from(start).map(|start| (int(fd.cast_unsigned()), start)).map_err(|_| start)
     }
 }
 
@@ -428,7 +435,7 @@ fn take_signals() -> Result<(), i64> {
     let record = thread::make().ok_or(-i64::from(libc::ENOMEM))?;
     // SAFETY: our own record; its stack is nobody else's.
     let answer = unsafe {
-        (*record).number.store(call!(libc::SYS_gettid) as u32, Relaxed);
+        (*record).number.store(uint(call!(libc::SYS_gettid).cast_unsigned()), Relaxed);
         call!(libc::SYS_sigaltstack, (&raw const (*record).stack).expose_provenance(), 0)
     };
     if answer < 0 {
@@ -447,7 +454,7 @@ fn take_signals() -> Result<(), i64> {
 /// libraries, which the kernel maps behind it without a file.
 fn take_memory(program: &'static Program) {
     // SAFETY: asks.
-    HEAP_END.store(unsafe { call!(libc::SYS_brk, 0) } as u64, Relaxed);
+    HEAP_END.store(unsafe { call!(libc::SYS_brk, 0) }.cast_unsigned(), Relaxed);
     let mut before: Option<Mapping> = None;
     let mut found = [(0_u64, 0_u64); 128];
     let mut count = 0_usize;
@@ -472,7 +479,7 @@ fn take_memory(program: &'static Program) {
     };
     for (start, end) in found.into_iter().take(count) {
         memory::page(program, start, end - start);
-        adopt(program, &held, pagemap as i32, start, end);
+        adopt(program, &held, int(pagemap.cast_unsigned()), start, end);
     }
     if pagemap >= 0 {
         // SAFETY: our own.

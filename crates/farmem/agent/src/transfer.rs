@@ -219,9 +219,9 @@ fn in_parts(program: &'static Program, thread: &mut Thread, made: Call, shape: &
         if answer < 0 {
             return if done == 0 { answer } else { done as i64 };
         }
-        done += answer as u64;
+        done += answer.cast_unsigned();
         // The call's regular end: the end of the file, or a full disk.
-        if answer == 0 || !shape.vectors && (answer as u64) < now.arguments[shape.length] {
+        if answer == 0 || !shape.vectors && answer.cast_unsigned() < now.arguments[shape.length] {
             break;
         }
     }

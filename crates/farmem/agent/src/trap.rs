@@ -10,6 +10,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use farmem_engine::calls::{self, Call, Kind, Signal};
 
+use crate::kernel::{int, size, uint};
 use crate::program::{ODDLY_WRITABLE, Program, is_paged, program};
 use crate::registers::Context;
 use crate::signals::{self, Action, SET_BYTES, without_ours};
@@ -46,10 +47,10 @@ pub unsafe extern "C" fn on_call(signal: c_int, info: *mut libc::siginfo_t, cont
     // SAFETY: this is a handler of the library's, and it is not interrupted by itself: its own calls are not trapped.
     let thread = unsafe { Thread::here() };
     memory::unpin(thread);
-    if i64::from(context.get(libc::REG_RAX) as u32) == libc::SYS_set_robust_list {
+    if i64::from(uint(context.get(libc::REG_RAX))) == libc::SYS_set_robust_list {
         thread.robust = context.get(libc::REG_RDI);
     }
-    if !matches!(i64::from(context.get(libc::REG_RAX) as u32), libc::SYS_execve | libc::SYS_execveat) {
+    if !matches!(i64::from(uint(context.get(libc::REG_RAX))), libc::SYS_execve | libc::SYS_execveat) {
         thread.exec_tries = 0;
     }
     thread.begin();
@@ -58,7 +59,7 @@ pub unsafe extern "C" fn on_call(signal: c_int, info: *mut libc::siginfo_t, cont
 }
 
 fn dispatch(program: &'static Program, thread: &mut Thread, context: &mut Context) {
-    let made = Call { number: context.get(libc::REG_RAX) as u32, arguments: context.arguments() };
+    let made = Call { number: uint(context.get(libc::REG_RAX)), arguments: context.arguments() };
     if i64::from(made.number) == libc::SYS_personality && made.arguments[0] & READ_IMPLIES_EXEC != 0 {
         ODDLY_WRITABLE.store(true, Relaxed);
     }
@@ -122,7 +123,7 @@ fn of_signals(thread: &mut Thread, context: &mut Context, made: Call, signal: Si
             if new == Some(None) {
                 return Some(EFAULT);
             }
-            let answer = match signals::change(first as i32, new.flatten()) {
+            let answer = match signals::change(int(first), new.flatten()) {
                 Ok(before) if third != 0 => {
                     write_words(third, &[before.handler, before.flags, before.restorer, before.mask])
                 }
@@ -140,7 +141,7 @@ fn of_signals(thread: &mut Thread, context: &mut Context, made: Call, signal: Si
             let before = unsafe { mask.read() } | thread.blocked;
             if second != 0 {
                 let Some(set) = memory::read_word(second) else { return Some(EFAULT) };
-                let new = match first as i32 {
+                let new = match int(first) {
                     libc::SIG_BLOCK => before | set,
                     libc::SIG_UNBLOCK => before & !set,
                     libc::SIG_SETMASK => set,
@@ -198,20 +199,20 @@ fn of_signal_stack(thread: &mut Thread, new: u64, old: u64) -> i64 {
     if new != 0 {
         let words = [0, 8, 16].map(|offset| memory::read_word(new + offset));
         let [Some(start), Some(flags), Some(bytes)] = words else { return EFAULT };
-        let flags = flags as i32;
+        let flags = int(flags);
         if flags & libc::SS_DISABLE == 0 && bytes < libc::MINSIGSTKSZ as u64 {
             return -i64::from(libc::ENOMEM);
         }
         thread.programs_stack = libc::stack_t {
-            ss_sp: core::ptr::with_exposed_provenance_mut(start as usize),
+            ss_sp: core::ptr::with_exposed_provenance_mut(size(start)),
             ss_flags: flags & libc::SS_DISABLE,
-            ss_size: bytes as usize,
+            ss_size: size(bytes),
         };
     }
     if old == 0 {
         return 0;
     }
-    write_words(old, &[before.ss_sp.addr() as u64, before.ss_flags as u64, before.ss_size as u64])
+    write_words(old, &[before.ss_sp.addr() as u64, i64::from(before.ss_flags).cast_unsigned(), before.ss_size as u64])
 }
 
 fn read_action(address: u64) -> Option<Action> {

@@ -8,7 +8,7 @@ use farmem_engine::PAGE_BYTES;
 use farmem_engine::backend::{Backend, Features};
 use farmem_engine::handshake::Step;
 
-use crate::kernel::{self, call};
+use crate::kernel::{self, call, int};
 
 const API: u64 = 0xaa;
 const USER_MODE_ONLY: i32 = 1;
@@ -200,8 +200,8 @@ fn open(features: Features) -> Result<(i32, Features), i64> {
     }
     let mut api = Api { api: API, features: features.0, ioctls: 0 };
     // SAFETY: reads and writes `api`.
-    let answer = unsafe { ioctl(fd as i32, number(READ_WRITE, size_of::<Api>(), 0x3f), &raw mut api) };
-    if answer == 0 { Ok((fd as i32, Features(api.features))) } else { Err(answer) }
+    let answer = unsafe { ioctl(int(fd.cast_unsigned()), number(READ_WRITE, size_of::<Api>(), 0x3f), &raw mut api) };
+    if answer == 0 { Ok((int(fd.cast_unsigned()), Features(api.features))) } else { Err(answer) }
 }
 
 /// # Safety
