@@ -1,10 +1,10 @@
 //! Live tests on Debian's own kernels, in virtual machines: QEMU's software emulation, no disk, no network, no modules.
 //!
-//! The statically linked live-tests program and command are the initial file system, and a few programs in C with the system's
-//! C library, for what is loaded into programs. The former mounts what it needs, runs every test, prints what the kernel
-//! offers and the result on the serial line, and switches the machine off. Page tables of four and of five levels are tried,
-//! because masu walks them: all tests run with one of them, and with the other those of what walks page tables. What the kernels
-//! offer is collected into `docs/kernels.md`.
+//! The initial file system holds the statically linked live-tests program and command, and a few programs in C with the
+//! system's C library, for the libraries that are loaded into programs. The live-tests program mounts its file systems,
+//! runs every test, prints the kernel's backends and the result on the serial line, and switches the machine off.
+//! Page tables of four and of five levels are tried, because masu walks them: all tests run with one of them, and the
+//! tests of the page-table walks with the other. The backends of the kernels are collected into `docs/kernels.md`.
 
 mod backends;
 mod console;
@@ -34,13 +34,14 @@ use machine::Machine;
 /// Seconds after which a machine has failed: twice as many as the slowest takes beside other work (586 s).
 const LIMIT_S: u64 = 1200;
 
-/// What to boot.
+/// Options of `cargo xtask boot-test`.
 #[derive(clap::Args)]
 pub struct Options {
     /// Only this kernel (default: all)
     #[arg(long, value_parser = kernels::names())]
     kernel: Option<String>,
-    /// Page tables of five levels (on), of four (off), or both, of which one with only the tests of what walks page tables, but for those of the whole command
+    /// Page tables of five levels (on), of four (off), or both: then one of them runs only the tests of page-table walks,
+    /// without the tests of the whole command
     #[arg(long, value_enum, default_value_t = La57::Both)]
     la57: La57,
     /// Write docs/kernels.md instead of comparing with it
@@ -49,7 +50,7 @@ pub struct Options {
     /// Ask the mirror with a package index of our own, also when the host's knows a kernel
     #[arg(long)]
     fresh_index: bool,
-    /// So many machines at a time (default: as many as there are processors, since each keeps one busy, but at most 4)
+    /// Number of machines at a time (default: one per processor, since each keeps one busy, but at most 4)
     #[arg(long)]
     at_once: Option<usize>,
     /// A machine that takes longer than this many seconds has failed
@@ -98,7 +99,7 @@ pub fn run(options: &Options) -> Result<Tally> {
     }
     let initial_files = build_initial_files()?;
 
-    // Of tests that somebody has named, each runs everywhere.
+    // A test that is named by `--test` runs with both page tables.
     let all_everywhere = options.la57 != La57::Both || options.filter.is_some();
     let machines = images.iter().flat_map(|(kernel, image)| {
         options.la57.levels().iter().map(|&levels| Machine {
@@ -146,7 +147,7 @@ pub fn run(options: &Options) -> Result<Tally> {
     Ok(tally)
 }
 
-/// Boots all of them, so many at a time and those with all tests first, and says in their order what became of each.
+/// Boots all of them, a number at a time and the ones with all tests first. Returns the results in their order.
 fn all_of(machines: &[Machine], at_once: usize) -> Vec<Result<Report>> {
     let (next, reports) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
     let mut longest_first: Vec<(usize, &Machine)> = machines.iter().enumerate().collect();
@@ -162,7 +163,7 @@ fn all_of(machines: &[Machine], at_once: usize) -> Vec<Result<Report>> {
     reports.into_inner().unwrap_or_else(PoisonError::into_inner).into_values().collect()
 }
 
-/// The task.
+/// Boots the machines, and compares or writes `docs/kernels.md`.
 pub fn run_task(options: &Options) -> Result<()> {
     let tally = run(options)?;
     ensure!(tally.failed == 0, "live tests in virtual machines: {tally}");
@@ -207,7 +208,7 @@ fn build_initial_files() -> Result<PathBuf> {
     ]);
     build.args(["--target", TARGET]);
     build.arg("--target-dir").arg(&target);
-    // An emulated processor takes longer with what is compiled fast than compiling well does here.
+    // Optimizing here takes less time than running unoptimized code on an emulated processor.
     build.args(["--config", "profile.dev.package.'*'.opt-level=1"]);
     build.env("RUSTFLAGS", "-C target-feature=+crt-static -C strip=debuginfo");
     build.env("LIBBPF_SYS_LIBRARY_PATH", library_path);
@@ -238,10 +239,10 @@ fn build_initial_files() -> Result<PathBuf> {
     Ok(archive)
 }
 
-/// Where programs with the system's C library look for what loads them.
+/// Path of the dynamic loader, as programs with the system's C library name it.
 const LOADER: &str = "lib64/ld-linux-x86-64.so.2";
 
-/// Programs that tests start, where they look for them, and their sources.
+/// Programs that tests start: their paths there, and their sources.
 const C_PROGRAMS: [(&str, &str); 4] = [
     ("programs/stress", "bench/workloads/remote/stress.c"),
     ("programs/weigh", "live-tests/programs/weigh.c"),
@@ -252,7 +253,7 @@ const C_PROGRAMS: [(&str, &str); 4] = [
 /// Libraries of the system's that they are linked with, or load when a thread is cancelled.
 const C_LIBRARIES: [(&str, &str); 2] = [("lib/libc.so.6", "libc.so.6"), ("lib/libgcc_s.so.1", "libgcc_s.so.1")];
 
-/// Where the C compiler's programs find a library on this system.
+/// Path of a library on this system, as the C compiler's programs find it.
 fn c_library(name: &str) -> Result<PathBuf> {
     let said = output(program("cc").arg(format!("-print-file-name={name}")))?;
     let path = PathBuf::from(said.trim());

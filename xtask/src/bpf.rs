@@ -1,9 +1,9 @@
 //! The BPF programs: C in `crates/access/bpf`, compiled here, objects committed beside the source, so that building masu
 //! needs no clang.
 //!
-//! Beside each object stands a `.stamp`: the compiler's version and the checksums of what it was made from and of what
-//! came out. The same clang must give the same bytes; where another clang is installed, bytes may differ for no reason
-//! of ours, and then the checksums of the sources say whether somebody forgot to compile.
+//! Beside each object is a `.stamp`: the compiler's version and the checksums of the sources and of the object. The same
+//! clang must give the same bytes. Another clang may give other bytes from the same source; then the checksums of the
+//! sources tell a forgotten compilation.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::command::{cargo, create_folder, output, program, require, run as run_program};
 use crate::workspace;
 
-/// What to do.
+/// Options of `cargo xtask bpf`.
 #[derive(clap::Args)]
 #[command(
     long_about = "Compiles crates/*/bpf/*.bpf.c with clang and writes the objects beside them, to be committed.\n\n\
@@ -21,7 +21,7 @@ use crate::workspace;
     generated skeleton. The C sources are formatted on the way."
 )]
 pub struct Options {
-    /// Write nothing: fail when an object is not what its source gives, or a source is not formatted
+    /// Write nothing: fail when an object differs from the one that its source gives, or a source is not formatted
     #[arg(long)]
     check: bool,
 }
@@ -37,7 +37,7 @@ const FLAGS: &[&str] = &[
     "-Werror",
     // A callback has the parameters that the kernel gives it.
     "-Wno-unused-parameter",
-    // Otherwise the type information would name the folder of whoever compiled it.
+    // Otherwise the type information would name the folder of the compilation.
     "-fdebug-compilation-dir=.",
 ];
 
@@ -46,7 +46,7 @@ const STYLE: &str = "{BasedOnStyle: LLVM, UseTab: AlignWithSpaces, IndentWidth: 
     ColumnLimit: 120, BreakBeforeBraces: Linux, AllowShortFunctionsOnASingleLine: None, SortIncludes: Never, \
     Cpp11BracedListStyle: false, ReflowComments: false}";
 
-/// The task.
+/// Compiles or compares the objects.
 pub fn run(options: &Options) -> Result<()> {
     if options.check { check() } else { write() }
 }
@@ -87,7 +87,7 @@ fn write() -> Result<()> {
     Ok(())
 }
 
-/// What an object was made from, and by what.
+/// Compiler and checksums of an object and its sources.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Stamp {
     compiler: String,
@@ -126,7 +126,7 @@ impl Stamp {
     }
 }
 
-/// `there` is what was recorded, `now` what a fresh build gives, `committed` the checksum of the object in the tree.
+/// `there` is the recorded stamp, `now` the stamp of a fresh build, `committed` the checksum of the object in the tree.
 fn check_stamp(there: &Stamp, now: &Stamp, committed: &str) -> Result<()> {
     if there.sources != now.sources {
         bail!("the source changed after the object was made");
@@ -187,7 +187,7 @@ fn build(source: &Path) -> Result<PathBuf> {
     Ok(object)
 }
 
-/// A folder in which `<bpf/bpf_helpers.h>` is the one of the libbpf that masu links with, not the distribution's.
+/// Include folder with the `<bpf/bpf_helpers.h>` of the libbpf that masu links with, not the distribution's.
 fn headers() -> Result<PathBuf> {
     let json = output(cargo().args(["metadata", "--format-version", "1"]))?;
     let metadata: serde_json::Value = serde_json::from_str(&json).context("cannot understand cargo metadata")?;
@@ -203,7 +203,7 @@ fn headers() -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// `clang 14.0.6`, whoever packaged it.
+/// `clang 14.0.6`, without the packager's suffix.
 fn compiler() -> Result<String> {
     let said = output(program(require("clang", "clang")?).arg("--version"))?;
     let version = said.split_once("clang version ").map(|(_, rest)| rest);

@@ -30,7 +30,7 @@ struct Violation {
     path: String,
     /// From 1; `None` when it is about the file as a whole.
     line: Option<usize>,
-    /// What was found, and the rule.
+    /// The finding, and the rule.
     message: String,
 }
 
@@ -180,7 +180,7 @@ pub fn run_all() -> Result<Tally> {
     Ok(tally)
 }
 
-/// The task.
+/// Runs all steps, and fails when one failed.
 pub fn run_task() -> Result<()> {
     let tally = run_all()?;
     ensure!(tally.failed == 0, "check: {tally}");

@@ -1,4 +1,4 @@
-//! Running other programs: by name, with what they answered in the error.
+//! Running other programs by name, with their answer in the error.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::{failures, workspace};
 
-/// A program to be run from the root of the workspace.
+/// Program to run from the root of the workspace.
 pub fn program(name: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(name);
     command.current_dir(workspace::root()).stdin(Stdio::null());
@@ -30,7 +30,7 @@ pub fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Runs it and returns what it printed; what it complained of is shown only when it failed.
+/// Runs it and returns its standard output; its standard error is shown only when it failed.
 pub fn output(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("cannot start {}", shown(command)))?;
     if !output.status.success() {
@@ -65,13 +65,13 @@ pub fn shown(command: &Command) -> String {
     words.map(OsStr::to_string_lossy).collect::<Vec<_>>().join(" ")
 }
 
-/// Where a program lies on the search path, if it is there.
+/// Path of a program on the search path, if it is there.
 pub fn find(name: &str) -> Option<PathBuf> {
     let folders = std::env::var_os("PATH")?;
     std::env::split_paths(&folders).map(|folder| folder.join(name)).find(|path| path.is_file())
 }
 
-/// The program, or what to install to have it.
+/// Path of the program; the error names the package to install.
 pub fn require(name: &str, package: &str) -> Result<PathBuf> {
     find(name).with_context(|| format!("{name} is missing; on Debian: apt-get install {package} (make deps does it)"))
 }

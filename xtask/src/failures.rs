@@ -1,22 +1,22 @@
-//! What failed, by name and with the first line of what it said: once more at the end, where a log that was cut short still
-//! has it.
+//! Failures by name, each with its first line of output. They are printed once more at the end, since a log that was cut
+//! short still has its end.
 
 use std::sync::{Mutex, PoisonError};
 
 static NOTED: Mutex<Vec<Failure>> = Mutex::new(Vec::new());
 
-/// So many are named.
+/// Failures that are named.
 const MOST: usize = 40;
 
-/// Of what one said, so many characters.
+/// Characters of a failure's output.
 const LONGEST: usize = 300;
 
 struct Failure {
-    /// Empty for this one.
+    /// Prefix of the virtual machine; empty for this machine.
     machine: String,
     name: String,
     why: Option<String>,
-    /// What it said comes next.
+    /// Its output comes next.
     is_saying: bool,
 }
 
@@ -28,7 +28,7 @@ impl Failure {
     }
 }
 
-/// Notes the test that a line of a runner says to have failed, or why; `machine` ran it, where it was not this one.
+/// Notes the failed test that a line of a runner names, or its reason. `machine` ran it; empty for this machine.
 pub fn look(machine: &str, line: &str) {
     let mut noted = NOTED.lock().unwrap_or_else(PoisonError::into_inner);
     look_in(&mut noted, machine, line.trim());
@@ -40,7 +40,7 @@ pub fn note(what: String) {
     add(&mut noted, "", &what);
 }
 
-/// All of it, a line for each.
+/// All failures, a line for each.
 pub fn text() -> String {
     text_of(&NOTED.lock().unwrap_or_else(PoisonError::into_inner))
 }
@@ -62,7 +62,7 @@ fn look_in(noted: &mut Vec<Failure>, machine: &str, line: &str) {
     }
 }
 
-/// Where it is among them.
+/// Its index among them.
 fn add(noted: &mut Vec<Failure>, machine: &str, name: &str) -> usize {
     let known = noted.iter().position(|failure| failure.machine == machine && failure.name == name);
     known.unwrap_or_else(|| {
@@ -82,7 +82,7 @@ fn result_of(line: &str) -> Option<&str> {
     line.strip_prefix("test ")?.strip_suffix("... FAILED").map(str::trim)
 }
 
-/// `---- NAME stdout ----`, or `---- NAME ----`: above what a test that failed said.
+/// `---- NAME stdout ----`, or `---- NAME ----`: above the output of a failed test.
 fn heading_of(line: &str) -> Option<&str> {
     let name = line.strip_prefix("---- ")?.strip_suffix(" ----")?;
     Some(name.strip_suffix(" stdout").unwrap_or(name).trim())

@@ -8,18 +8,18 @@ use anyhow::{Context, Result, ensure};
 use crate::command::{cargo, program, run as run_program};
 use crate::workspace;
 
-/// What to do.
+/// Options of `cargo xtask header`.
 #[derive(clap::Args)]
 #[command(
     long_about = "Writes crates/hugepages/libmasu/include/masu.h from crates/hugepages/libmasu, to be committed."
 )]
 pub struct Options {
-    /// Write nothing: fail when the header is not what the source gives
+    /// Write nothing: fail when the header differs from the one that the source gives
     #[arg(long)]
     check: bool,
 }
 
-/// The task.
+/// Writes or compares the header.
 pub fn run(options: &Options) -> Result<()> {
     if options.check {
         return check();
@@ -44,7 +44,7 @@ fn place() -> PathBuf {
     workspace::root().join("crates/hugepages/libmasu/include/masu.h")
 }
 
-/// Runs the generator, a program of its own so that every other task builds without what it needs.
+/// Runs the generator, a program of its own so that every other task builds without its dependencies.
 fn generate() -> Result<PathBuf> {
     let mut build = cargo();
     build.args(["build", "--quiet", "--features", "xtask/header", "--bin", "c-header"]).args(workspace::AS_FOR_TESTS);

@@ -1,7 +1,8 @@
-//! Our kernel structures and numbers against the C headers, by a C program that prints what the headers say.
+//! Our kernel structures and numbers against the C headers, by a C program that prints the values of the headers.
 //!
-//! The headers are the distribution's, or any that `--headers` names; what they are too old for is a named skip. The
-//! Rust side is what `crates/linux` uses: `linux-raw-sys`, and the ioctl number that rustix computes from its struct.
+//! The headers are the distribution's, or any that `--headers` names; a name that they are too old for is a named skip.
+//! The Rust side is the one that `crates/linux` uses: `linux-raw-sys`, and the ioctl number that rustix computes from
+//! its struct.
 
 use std::collections::BTreeMap;
 use std::mem::offset_of;
@@ -16,7 +17,7 @@ use crate::boot::kernels;
 use crate::command::{create_folder, output, program, run as run_program};
 use crate::workspace;
 
-/// What to compare with.
+/// Headers to compare with.
 #[derive(clap::Args)]
 pub struct Options {
     /// A folder of kernel headers (usr/include of an unpacked linux-libc-dev), instead of the distribution's
@@ -27,7 +28,7 @@ pub struct Options {
     newest: bool,
 }
 
-/// The task.
+/// Compares with the headers that the options name.
 pub fn run(options: &Options) -> Result<()> {
     if options.newest { compare_with_newest() } else { compare_with(options.headers.as_deref()) }
 }
@@ -37,7 +38,7 @@ pub fn compare() -> Result<()> {
     compare_with(None)
 }
 
-/// Compares with Debian's newest headers, which know what the host's may be too old for.
+/// Compares with Debian's newest headers, since the host's may be too old for some names.
 pub fn compare_with_newest() -> Result<()> {
     compare_with(Some(&kernels::newest_headers()?))
 }
@@ -88,7 +89,7 @@ fn compare_lines(said: &str, ours: &BTreeMap<String, u64>) -> Report {
     report
 }
 
-/// Names as the C program prints them, with what Rust says.
+/// Names as the C program prints them, with their values in Rust.
 fn ours() -> BTreeMap<String, u64> {
     let scan = rustix::ioctl::opcode::read_write::<pm_scan_arg>(b'f', 16);
     let mut numbers = vec![

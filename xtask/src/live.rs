@@ -6,7 +6,7 @@ use crate::command::{cargo, find, program, run, watch};
 use crate::tally::Tally;
 use crate::workspace;
 
-/// What to run.
+/// Options of `cargo xtask live`.
 #[derive(clap::Args)]
 pub struct Options {
     /// Only tests whose name contains this
@@ -37,7 +37,7 @@ pub fn run_tests(filter: Option<&str>) -> Result<Tally> {
     }
 }
 
-/// The task.
+/// Runs the live tests, and fails when one failed.
 pub fn run_task(options: &Options) -> Result<()> {
     match run_tests(options.filter.as_deref())? {
         Tally { failed: 0, .. } => Ok(()),

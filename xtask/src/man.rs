@@ -8,18 +8,18 @@ use anyhow::{Context, Result, bail};
 use crate::command::{cargo, create_folder, program, run as run_program};
 use crate::workspace;
 
-/// What to do.
+/// Options of `cargo xtask man`.
 #[derive(clap::Args)]
 #[command(
     long_about = "Writes man/*.1 from the definition of the arguments of masu and resctrl-emulator, to be committed."
 )]
 pub struct Options {
-    /// Write nothing: fail when a page is not what the definition gives
+    /// Write nothing: fail when a page differs from the one that the definition gives
     #[arg(long)]
     check: bool,
 }
 
-/// The task.
+/// Writes or compares the pages.
 pub fn run(options: &Options) -> Result<()> {
     if options.check { check() } else { write() }
 }
@@ -67,7 +67,7 @@ fn generate() -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// What differs between the pages of two folders, in words.
+/// Differences between the pages of two folders, in words.
 fn differences(fresh: &Path, there: &Path) -> Result<Vec<String>> {
     let mut problems = Vec::new();
     for name in names(fresh)? {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::AddAssign;
 
-/// How many tests passed, failed and were skipped.
+/// Number of tests that passed, failed and were skipped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Passed.
@@ -15,7 +15,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Counts what libtest's closing line says: `test result: ok. 12 passed; 0 failed; 1 ignored; …`.
+    /// Counts the tests of libtest's closing line: `test result: ok. 12 passed; 0 failed; 1 ignored; …`.
     pub fn of_line(line: &str) -> Option<Tally> {
         let (_, counts) = line.trim().strip_prefix("test result: ")?.split_once(". ")?;
         let count = |what: &str| -> Option<u64> {

@@ -1,4 +1,4 @@
-//! All tests there are, the names of those that failed, and the line that counts them.
+//! All tests, the names of the failed ones, and the line that counts them.
 
 use std::fs;
 

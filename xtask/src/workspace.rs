@@ -1,4 +1,4 @@
-//! Where things are: the root of the workspace, and the folder for what is built.
+//! Root of the workspace, and the folder for build output.
 
 use std::path::{Path, PathBuf};
 
@@ -18,6 +18,6 @@ pub fn shown(path: &Path) -> String {
     path.strip_prefix(root()).unwrap_or(path).display().to_string()
 }
 
-/// Makes cargo build with the features with which `cargo test --workspace` builds: of all packages, and of what only tests
-/// depend on, since an example may use that, too. With other features rustls and all above it would be built once more.
+/// Makes cargo build with the features of `cargo test --workspace`: of all packages, and of the dependencies of tests,
+/// since an example may use them, too. With other features rustls and all above it would be built once more.
 pub const AS_FOR_TESTS: [&str; 3] = ["--workspace", "--example", "transfer"];

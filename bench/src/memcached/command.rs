@@ -75,7 +75,7 @@ pub struct Options {
     pub quick: bool,
 }
 
-/// What is asked for.
+/// Items that the clients ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Workload {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * What comes into the page cache, and through whom. One definition for both sides: the BPF program includes it, and
+ * Page-cache insertions, and their processes. One definition for both sides: the BPF program includes it, and
  * src/arrivals/record.rs mirrors it, compared with the type information in the object by a test.
  */
 #ifndef ARRIVAL_RECORD_H
@@ -8,7 +8,7 @@
 
 #define ARRIVAL_RING_BYTES (4u << 20)
 #define ARRIVAL_MEMBERS_MAX 65536u
-#define ARRIVAL_RUN_PAGES_MAX 512u /* a run is told at the latest when it is so long: 2 MiB */
+#define ARRIVAL_RUN_PAGES_MAX 512u /* a run of this length is reported at once: 2 MiB */
 
 /* Some pages of one file, one after the other, that one process has brought in. */
 struct arrival_run {
@@ -22,7 +22,7 @@ struct arrival_run {
 	__u32 processor; /* whose open run it was */
 };
 
-/* Whose arrivals are told: all are, or those of members, or those of processes in a control group. */
+/* Processes whose insertions are reported: all, or members, or the processes of a control group. */
 struct arrival_wish {
 	__u64 group; /* id of a control group of the memory controller; 0: none */
 	__u32 everybody;
@@ -31,7 +31,7 @@ struct arrival_wish {
 
 enum arrival_member {
 	ARRIVAL_MEMBER = 1,
-	ARRIVAL_PARENT = 2, /* not itself, but what it starts */
+	ARRIVAL_PARENT = 2, /* its children are members, itself is not */
 };
 
 #endif

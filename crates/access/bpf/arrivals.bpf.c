@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0-only */
 /*
- * Tells which pages of files some processes bring into the page cache: by reading, by writing, by touching what they
- * have mapped, and by what the kernel reads ahead for them. A page that was there before does not come, and is not told.
+ * Reports the pages of files that some processes bring into the page cache: by reading, by writing, by touching a
+ * mapping, and by the kernel's readahead for them. A page that was in the cache before is not inserted and not reported.
  *
- * Runs in the path of every page that is added: it looks who it is, and makes one run of pages that follow each other on
- * a processor. A run goes to the ring when the next page does not follow, or when it is long; the one that is still open
- * stands in `open_runs` for whoever wants to know now. When the ring is full a run is dropped and counted.
+ * Runs in the path of every insertion: it checks the process, and joins pages that follow each other on a processor to
+ * one run. A run goes to the ring when the next page does not follow, or when it is long; the run that is still open is
+ * in `open_runs`, where user space can read it at any time. When the ring is full a run is dropped and counted.
  *
- * Two that add pages on one processor, the one preempted by the other (which kernels before Linux 6.13 or so do not
- * allow here), may make a run of both: it names pages that are not all new. Whoever acts on it must do no harm by it.
+ * Two processes that insert pages on one processor, one preempted by the other (kernels before about Linux 6.13 do not
+ * allow this here), may make a common run: not all of its pages are new. User space must do no harm by acting on it.
  *
  * No vmlinux.h: the fields below are found by name at load time.
  */
@@ -161,7 +161,7 @@ int added(__u64 *context)
 	return 0;
 }
 
-/* What a member starts is a member. */
+/* A child of a member is a member. */
 SEC("tp_btf/sched_process_fork")
 int forked(__u64 *context)
 {
@@ -173,7 +173,7 @@ int forked(__u64 *context)
 	return 0;
 }
 
-/* Numbers are given again. Not with the first thread: others may go on, or replace the program (exec). */
+/* Process ids are reused. Not when the first thread exits: others may go on, or replace the program (exec). */
 SEC("tp_btf/sched_process_exit")
 int exited(__u64 *context)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * What several programs want to know of the kernel: how large a folio is, and which control groups lie above one. After
+ * Kernel structures that several programs read: the size of a folio, and the ancestors of a control group. Include after
  * bpf_helpers.h and bpf_core_read.h. The fields are found by name at load time.
  */
 #ifndef KERNEL_H
@@ -46,7 +46,7 @@ static __always_inline __u64 pages_of(struct folio *folio)
 {
 	unsigned long flags = 0;
 
-	/* The first word of every folio, whatever its type is called. */
+	/* The first word of every folio: its type differs by kernel version. */
 	bpf_probe_read_kernel(&flags, sizeof(flags), folio);
 	if (!(flags >> bpf_core_enum_value(enum pageflags, PG_head) & 1))
 		return 1;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* The kernel's names for numbers, which bpf_helpers.h wants to find. */
+/* The kernel's names for integer types, which bpf_helpers.h needs. */
 #ifndef NUMBERS_H
 #define NUMBERS_H
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Which pages of files come back after the kernel has taken them, by what they are used for. One definition for both sides:
- * the BPF program includes it, and src/refaults.rs mirrors it, compared with the type information in the object by a test.
+ * Refaults: pages of files that come back after reclaim, by use. One definition for both sides: the BPF program includes
+ * it, and src/refaults.rs mirrors it, compared with the type information in the object by a test.
  */
 #ifndef REFAULT_RECORD_H
 #define REFAULT_RECORD_H
 
 #define REFAULT_MEMBERS_MAX 65536u
-#define REFAULT_WAYS 4u        /* pages that have gone and are remembered in one bucket */
+#define REFAULT_WAYS 4u        /* reclaimed pages that one bucket remembers */
 #define REFAULT_STEPS_MAX 128u /* mappings of a file that are looked at to find one that has the page */
 #define REFAULT_FOLIO_PAGES_MAX 512u
 
@@ -19,14 +19,14 @@ enum refault_class {
 	REFAULT_CLASSES,
 };
 
-/* Whose are counted: all, or those charged to a control group and below it, or those that members asked for. */
+/* Pages that are counted: all, or the pages charged to a control group and below it, or the pages of members. */
 struct refault_wish {
 	__u64 group; /* id of a control group of the memory controller; 0: none */
 	__u32 everybody;
 	__u32 buckets_mask; /* as many buckets as the table has, a power of two, less one */
 };
 
-/* Marks of pages that have gone, the newest first; 0 is none. */
+/* Marks of reclaimed pages, the newest first; 0 is none. */
 struct refault_bucket {
 	__u32 marks[REFAULT_WAYS];
 };

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0-only */
 /*
- * Counts pages of files that come back after the kernel has taken them, by what they are used for. The kernel itself counts
- * them where it finds a shadow in the file's tree; no tracepoint tells of that, and not every kernel lets programs look into its
- * functions. So pages that reclaim takes are remembered here, by a hash, and looked up when pages come.
+ * Counts refaults: pages of files that come back after reclaim, by use. The kernel itself counts them where it finds a
+ * shadow in the file's tree; no tracepoint reports that, and not every kernel lets programs attach to its functions. So
+ * this program remembers reclaimed pages by a hash, and looks inserted pages up.
  *
- * The table is an array of small buckets: a page that goes takes the place of the oldest in its bucket. With as many places as
- * there are pages of memory, a page after which a quarter of the memory has gone is forgotten in 2 cases of 100, one after
- * which half of it has gone in 14. Two processors may lose a mark to each other; no more than that.
+ * The table is an array of small buckets: a reclaimed page replaces the oldest in its bucket. With one entry per page of
+ * memory, a page is forgotten in 2 cases of 100 when a quarter of the memory was reclaimed after it, and in 14 of 100
+ * when half of it was. Two processors may overwrite each other's mark; that is the only race.
  *
- * A page is code when somebody has that part of the file mapped to run it, read-only data when it is mapped otherwise, and page
- * cache when nobody has it mapped: looked up in the tree that the kernel keeps of a file's mappings. The tree may change
- * meanwhile, since its lock is not ours; then the answer may be wrong for this page, and nothing else is.
+ * A page is code when that part of the file is mapped executable, read-only data when it is mapped otherwise, and page
+ * cache when it is not mapped: looked up in the tree that the kernel keeps of a file's mappings. The tree may change
+ * meanwhile, since this program does not hold its lock; then the class of this page may be wrong, and nothing else is.
  */
 #include "numbers.h"
 
@@ -24,9 +24,9 @@ enum { BPF_ANY = 0 };
 #include "refault_record.h"
 
 #define VM_EXEC 4ul
-#define PF_MEMALLOC 0x800u /* whoever takes pages back has it */
+#define PF_MEMALLOC 0x800u /* set for a task in reclaim */
 #define PAGE_SHIFT 12
-#define STACK 64u /* twice as deep as such a tree gets */
+#define STACK 64u /* twice the greatest depth of such a tree */
 
 struct rb_node {
 	struct rb_node *rb_right;
@@ -97,7 +97,7 @@ struct {
 	__type(value, __u64);
 } counts SEC(".maps");
 
-/* Pages that have gone: the bucket and the mark are parts of one hash. As many as the one who loads this says. */
+/* Reclaimed pages: the bucket and the mark are parts of one hash. The loader sets the number of entries. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -174,7 +174,7 @@ static __always_inline enum refault_class class_in(struct address_space *mapping
 	return search.class;
 }
 
-/* The control group that is charged; the lowest bits of the word say what it points to. */
+/* Whether the group or one below it is charged; the lowest bits of the word are flags of its type. */
 static __always_inline int is_charged(struct folio *folio, __u64 group)
 {
 	struct mem_cgroup *charged = (void *)(BPF_CORE_READ(folio, memcg_data) & ~7ul);
@@ -189,7 +189,7 @@ struct pages {
 	__u32 buckets_mask;
 };
 
-/* By its address and its number: a file that is in memory has both to itself. */
+/* Its address and its inode number: no other file in memory has both. */
 static __always_inline __u64 file_of(struct address_space *mapping)
 {
 	return (unsigned long)mapping ^ BPF_CORE_READ(mapping, host, i_ino) << 48;
@@ -254,7 +254,7 @@ static __always_inline __u32 count_of(struct folio *folio)
 	return count < REFAULT_FOLIO_PAGES_MAX ? count : REFAULT_FOLIO_PAGES_MAX;
 }
 
-/* Whoever cuts a file short, or asks for its pages to go, is not remembered, as the kernel does not. */
+/* Only reclaim is remembered, as in the kernel: pages that go by truncation or on request are not. */
 SEC("tp_btf/mm_filemap_delete_from_page_cache")
 int went(__u64 *context)
 {

@@ -3,7 +3,7 @@
  * Reads the accessed and present bits of every page of one process: an iterator over a single task that walks its page
  * tables through the kernel's direct map, one 4 KiB table a read, and packs 512 entries into two masks.
  *
- * Takes no lock. A table that is freed while it is read gives garbage, so a reading is a hint; whoever acts on it looks
+ * Takes no lock. A table that is freed while it is read gives garbage, so a reading is a hint; user space checks it
  * again through an interface that locks. Runs without a pause (on kernels without preemption), so one reading is
  * limited to WALK_RECORDS_MAX windows and user space asks again from `next`.
  *
@@ -76,7 +76,7 @@ struct {
 #define ENTRY_ACCESSED 0x020ull
 #define ENTRY_LARGE 0x080ull
 #define ENTRY_PROTNONE 0x100ull /* present for the kernel though not for the processor (NUMA hinting, PROT_NONE) */
-#define ENTRY_SPECIAL 0x200ull  /* in memory, but nobody's own: the zero page, pages of a device */
+#define ENTRY_SPECIAL 0x200ull  /* present, but of no process: the zero page, pages of a device */
 #define ENTRY_TABLE 0x000ffffffffff000ull
 
 #define MIDDLE_SHIFT 21 /* 2 MiB */
@@ -87,7 +87,7 @@ struct walker {
 	struct walk_answer *answer;
 	struct tables *tables;
 	__u64 top;       /* virtual address of the topmost table */
-	__u64 at;        /* user address being looked at */
+	__u64 at;        /* user address of the current step */
 	__u64 middle_of; /* which GiB `tables->middle` holds, plus one; 0: none */
 };
 
@@ -137,7 +137,7 @@ static __always_inline __u64 middle_table(__u64 top, __u64 address, __u64 direct
 }
 
 /*
- * One by one, for the rare entries that are present for the kernel alone (PROT_NONE, NUMA hinting) and for those of the
+ * Bit by bit, for the rare entries that are present for the kernel alone (PROT_NONE, NUMA hinting) and for entries of the
  * zero page. The latter are left out: clear_refs passes over them, so they would look touched for ever, and a split huge
  * page leaves many behind.
  */
@@ -297,7 +297,7 @@ int walk(struct bpf_iter__task *ctx)
 	mm = task->mm;
 	if (!mm)
 		return 0;
-	/* Read, not loaded: the verifier lets nobody count with a pointer, but with a number. */
+	/* Read, not loaded: the verifier allows arithmetic with a number, but not with a pointer. */
 	bpf_probe_read_kernel(&top, sizeof(top), &mm->pgd);
 	ans->address_space = top;
 
@@ -316,7 +316,7 @@ int walk(struct bpf_iter__task *ctx)
 		.at = req->start,
 	};
 
-	/* Empty slots are steps too: what is left after so many is for the next run, from `next`. */
+	/* Empty slots are steps too: the rest after this number of steps is for the next run, from `next`. */
 	bpf_loop(8 * WALK_RECORDS_MAX, step, &walker, 0);
 	ans->next = walker.at < req->end ? walker.at : req->end;
 	return 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * What the page-table walk is asked and what it answers. One definition for both sides: the BPF program includes it,
+ * Request and answer of the page-table walk. One definition for both sides: the BPF program includes it,
  * and src/walk/record.rs mirrors it, compared with the type information in the object by a test.
  */
 #ifndef WALK_RECORD_H
@@ -17,8 +17,8 @@ struct walk_request {
 	__u64 start;      /* first user address to look at, a multiple of 2 MiB (in WALK_CALIBRATE: of 4 KiB) */
 	__u64 end;        /* first address after it */
 	__u64 direct_map; /* where the kernel maps physical address 0 */
-	__u64 magic;      /* WALK_CALIBRATE: the word that stands at `start` */
-	__u32 candidates; /* WALK_CALIBRATE: how many GiB to try below the page table's own address */
+	__u64 magic;      /* WALK_CALIBRATE: the word at `start` */
+	__u32 candidates; /* WALK_CALIBRATE: number of GiB to try below the page table's own address */
 	__u32 levels;     /* 4 or 5 */
 	__u32 mode;       /* enum walk_mode */
 	__u32 unused;
@@ -28,7 +28,7 @@ struct walk_answer {
 	__u64 address_space; /* tells one address space of the process from the next (exec); 0: it has none */
 	__u64 next;          /* where to go on; equals `end` when all was seen */
 	__u64 direct_map;    /* WALK_CALIBRATE: the base under which the magic word was found, or 0 */
-	__u32 records;       /* how many records were filled */
+	__u32 records;       /* number of records that were filled */
 	__u32 tasks;         /* 0: the process was gone */
 };
 

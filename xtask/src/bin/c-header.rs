@@ -1,7 +1,7 @@
 //! Writes `masu.h` to the file that the first argument names. Run by `cargo xtask header`.
 //!
-//! Declarations and their comments come from `crates/hugepages/libmasu/src`. What that cannot say (how a program uses it, and the
-//! marks of sections, which are another library's) is `crates/hugepages/libmasu/preface.h`.
+//! Declarations and their comments come from `crates/hugepages/libmasu/src`. The rest (the use by a program, and the marks
+//! of sections, which are another library's) is in `crates/hugepages/libmasu/preface.h`.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! `docs/kernels.md`: what each kernel offers, generated from what the machines said.
+//! `docs/kernels.md`: the backends of each kernel, generated from the answers of the machines.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -16,11 +16,11 @@ pub struct Column {
     pub kernel: String,
     /// Levels of its page tables.
     pub levels: u8,
-    /// What it printed after `BACKENDS`.
+    /// Its answer after `BACKENDS`.
     pub facts: Value,
 }
 
-/// What `HostFacts` calls it, and what a person would.
+/// Name in `HostFacts`, and name in the document.
 const FACTS: &[(&str, &str)] = &[
     ("btf", "kernel type information (BTF)"),
     ("lockdown", "lockdown"),
@@ -37,12 +37,12 @@ const FACTS: &[(&str, &str)] = &[
     ("syscall_dispatch", "Syscall User Dispatch"),
 ];
 
-/// What masu stands on, part by part.
+/// Features whose backend is shown.
 const FEATURES: [(&str, &str); 2] = [("hugepages", "huge pages: backend"), ("larger", "larger than memory: backend")];
 
 const HOST_TITLE: &str = "## The machine that this page was written on";
 
-/// Writes the page, or compares its part about Debian's kernels with what is there. `host` gives the column of the
+/// Writes the page, or compares its part about Debian's kernels with the page in the tree. `host` gives the column of the
 /// running kernel when it is needed.
 pub fn write_or_compare(columns: &[Column], write: bool, host: impl FnOnce() -> Result<Column>) -> Result<()> {
     let path = workspace::root().join("docs/kernels.md");
@@ -158,7 +158,7 @@ fn words(fact: &Value) -> String {
         Value::Array(list) => list.iter().map(words).collect::<Vec<_>>().join(" "),
         Value::Object(map) => match map.get("unknown") {
             Some(why) => format!("unknown: {}", words(why)),
-            // What of it there is.
+            // Names of the parts that are there.
             None => {
                 let there = map.iter().filter(|(_, there)| **there == true);
                 there.map(|(name, _)| name.replace('_', " ")).collect::<Vec<_>>().join(", ")

@@ -1,4 +1,4 @@
-//! What a virtual machine said, and whether that is a pass.
+//! Serial output of a virtual machine, and the verdict whether it passed.
 
 use std::process::ExitStatus;
 use std::time::Duration;
@@ -8,12 +8,12 @@ use serde_json::Value;
 
 use crate::tally::Tally;
 
-/// What the first program prints before the facts of its kernel.
+/// Printed by the first program before the facts of its kernel.
 const BACKENDS: &str = "BACKENDS ";
-/// What it prints before its result, last of all.
+/// Printed before its result, which comes last.
 const RESULT: &str = "LIVE-RESULT ";
 
-/// Words in a kernel message that mean that something broke in it, whatever the tests say.
+/// Words of a kernel message that mean a fault in the kernel, also when the tests pass.
 const KERNEL_TROUBLE: &[&str] = &[
     "BUG:",
     "Oops",
@@ -28,7 +28,7 @@ const KERNEL_TROUBLE: &[&str] = &[
 #[derive(Debug, Default)]
 pub struct Console {
     lines: Vec<String>,
-    /// How the emulator ended; `None` when it had to be ended.
+    /// Exit status of the emulator; `None` when it had to be ended.
     pub exit: Option<ExitStatus>,
     /// The limit that it went over.
     pub over_time: Option<Duration>,

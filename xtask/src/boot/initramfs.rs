@@ -17,8 +17,8 @@ struct Entry<'a> {
     content: &'a [u8],
 }
 
-/// An archive with these programs and libraries by their paths, of which `init` is started, a console to speak on, and the
-/// folders that things are mounted on.
+/// Archive with these programs and libraries by their paths, a console device, and the mount points. The kernel starts
+/// `init`.
 pub fn archive(programs: &[(&str, Vec<u8>)]) -> Result<Vec<u8>> {
     let mut folders = vec!["dev", "proc", "run", "sys", "tmp"];
     for (path, _) in programs {

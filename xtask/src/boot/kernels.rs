@@ -19,11 +19,12 @@ use crate::workspace;
 pub struct Kernel {
     /// `6.1`
     pub series: &'static str,
-    /// Levels of the page tables with which all tests run; with the others, those of what walks page tables (`LIVE_TESTS=page-tables`).
+    /// Levels of the page tables with which all tests run. With the other number of levels only the tests of the
+    /// page-table walks run (`LIVE_TESTS=page-tables`).
     pub all_tests_with_levels: u8,
 }
 
-/// Those that masu is tested on, oldest first.
+/// Series that masu is tested on, oldest first.
 pub const ALL: &[Kernel] =
     &[Kernel { series: "6.1", all_tests_with_levels: 4 }, Kernel { series: "6.12", all_tests_with_levels: 5 }];
 
@@ -167,8 +168,8 @@ fn private_index() -> Result<Index> {
         option("Dir::Cache", &folder.join("cache")),
     ];
     let index = Index { options: options.concat() };
-    // A suite that the mirror does not have makes this fail while the others were fetched; what counts is whether the
-    // kernel is known afterwards.
+    // A suite that the mirror does not have makes this fail although the others were fetched. It matters only whether
+    // the kernel is known afterwards.
     if let Err(error) = output(index.apt("apt-get").args(["update", "--option=APT::Sandbox::User=root"])) {
         println!("apt-get update of the private index: {error:#}");
     }

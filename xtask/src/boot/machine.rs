@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use super::console::Console;
 use crate::command::program;
 
-/// What to boot, and how.
+/// Kernel and programs to boot, and the limits.
 pub struct Machine {
     /// The emulator.
     pub qemu: PathBuf,
@@ -21,13 +21,13 @@ pub struct Machine {
     pub initial_files: PathBuf,
     /// Levels of its page tables: 4 or 5.
     pub levels: u8,
-    /// Only the tests of what walks page tables (`LIVE_TESTS=page-tables`).
+    /// Only the tests of the page-table walks (`LIVE_TESTS=page-tables`).
     pub page_tables_only: bool,
     /// An argument for the first program.
     pub filter: Option<String>,
-    /// How long it may take.
+    /// Limit, from start to power-off.
     pub limit: Duration,
-    /// What its lines begin with: of several machines at a time each says which it is.
+    /// Prefix of its lines: it tells the machines that run at a time apart.
     pub name: String,
 }
 
@@ -43,7 +43,7 @@ impl Drop for Emulator {
 }
 
 impl Machine {
-    /// Boots it, shows its console, and returns what it said.
+    /// Boots it, shows its console, and returns the report.
     pub fn boot(&self) -> Result<Console> {
         let started = Instant::now();
         let mut child = self.command().spawn().context("cannot start the emulator")?;

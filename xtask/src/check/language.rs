@@ -1,4 +1,4 @@
-//! Indirect constructions ("what is done", "those who"): counted, and refused at the beginning of a comment or heading.
+//! Indirect constructions (`what is done`, `those who`): counted, and refused at the beginning of a comment or heading.
 
 use std::collections::BTreeMap;
 
@@ -50,7 +50,7 @@ impl Count {
     }
 
     fn per_100(self) -> f64 {
-        // No text has so many words that a float would lose one.
+        // A float holds the number of words of any text exactly.
         if self.words == 0 { 0.0 } else { 100.0 * self.found as f64 / self.words as f64 }
     }
 }

@@ -7,7 +7,7 @@ use super::Violation;
 use super::source::Source;
 use crate::command::{cargo, output};
 
-/// The layers, each before those that use it. Crates of one layer do not use each other.
+/// Layers, each before its users. Crates of one layer do not use each other.
 const LAYERS: &str = "units contract farmem-engine <- linux <- access resctrl-emulator <- hugepages farmem aging llc <- sim <- masu <- bench fuzz live-tests xtask";
 
 /// A crate of the workspace.

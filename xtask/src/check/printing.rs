@@ -1,9 +1,9 @@
-//! Whatever is printed goes through the one place that lets no control character through.
+//! Output goes through the one module that removes control characters.
 
 use super::Violation;
 use super::source::{Source, words};
 
-/// The place, and a program that prints for itself.
+/// The module, and a program that prints for itself.
 const MAY_PRINT: [&str; 2] = ["crates/masu/src/terminal/print.rs", "crates/llc/emulator/src/main.rs"];
 
 const MACROS: [&str; 5] = ["print", "println", "eprint", "eprintln", "dbg"];
@@ -18,7 +18,7 @@ pub fn in_source(source: &Source) -> Vec<Violation> {
     let prints = |(line, code): (usize, &str)| {
         let found =
             MACROS.into_iter().find(|name| words(code, name).any(|at| code[at + name.len()..].starts_with('!')));
-        // Of a command that is started, a method is called so.
+        // A method of `Command` has this name.
         let is_stream = |name: &str, at: usize| code[at + name.len()..].starts_with('(') && !code[..at].ends_with('.');
         let found =
             found.or_else(|| STREAMS.into_iter().find(|name| words(code, name).any(|at| is_stream(name, at))))?;

@@ -1,5 +1,5 @@
-//! Deciding code, and what is worked out beside it, has no I/O, no clock, no randomness and no unsafe: time, chance and history come in as arguments, what
-//! to do goes out as data.
+//! Deciding code, and the computations beside it, have no I/O, no clock, no randomness and no unsafe: time, chance and
+//! history come in as arguments, decisions go out as data.
 
 use super::Violation;
 use super::source::{Source, words};
