@@ -40,8 +40,8 @@ pub struct Options {
     /// Only this kernel (default: all)
     #[arg(long, value_parser = kernels::names())]
     kernel: Option<String>,
-    /// Page tables of five levels (on), of four (off), or both: then one of them runs only the tests of page-table walks,
-    /// without the tests of the whole command
+    /// Page tables of five levels (on), of four (off), or both: then one of them runs only the tests of page-table
+    /// walks, without the tests of the whole command
     #[arg(long, value_enum, default_value_t = La57::Both)]
     la57: La57,
     /// Write docs/kernels.md instead of comparing with it
@@ -99,7 +99,7 @@ pub fn run(options: &Options) -> Result<Tally> {
     }
     let initial_files = build_initial_files()?;
 
-    // A test that is named by `--test` runs with both page tables.
+    // Tests that are chosen by name run with both page tables.
     let all_everywhere = options.la57 != La57::Both || options.filter.is_some();
     let machines = images.iter().flat_map(|(kernel, image)| {
         options.la57.levels().iter().map(|&levels| Machine {

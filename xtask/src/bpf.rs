@@ -1,8 +1,8 @@
-//! The BPF programs: C in `crates/access/bpf`, compiled here, objects committed beside the source, so that building masu
+//! BPF programs: C in `crates/access/bpf`, compiled here, objects committed beside the source, so that building masu
 //! needs no clang.
 //!
-//! Beside each object is a `.stamp`: the compiler's version and the checksums of the sources and of the object. The same
-//! clang must give the same bytes. Another clang may give other bytes from the same source; then the checksums of the
+//! Beside each object is a `.stamp`: the compiler's version and the checksums of the sources and of the object. The
+//! same clang must give the same bytes. Another clang may give other bytes from the same source; then the checksums of the
 //! sources tell a forgotten compilation.
 
 use std::fs;

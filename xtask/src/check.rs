@@ -83,7 +83,8 @@ pub fn rules() -> Result<()> {
 /// Characters of a commit's subject.
 const SUBJECT_MAX: usize = 72;
 
-/// Subjects of recent commits that are too long: named, since a commit that is published stays. None where there is no history.
+/// Subjects of recent commits that are too long: named, since a commit that is published stays. None where there is no
+/// history.
 fn long_subjects() -> Vec<String> {
     let log = output(program("git").args(["log", "-n", "50", "--format=%s"]).current_dir(workspace::root()));
     let subjects = log.unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Failures by name, each with its first line of output. They are printed once more at the end, since a log that was cut
-//! short still has its end.
+//! Failures by name, each with its first line of output. They are printed once more at the end, since a log that was
+//! cut short still has its end.
 
 use std::sync::{Mutex, PoisonError};
 

@@ -1,4 +1,4 @@
-/* Prints the values of the kernel's headers, for `cargo xtask header-check`: one `name number` a line, or `skip name reason`. */
+/* Prints the values of the kernel's headers, for `cargo xtask header-check`: lines `name number`, `skip name reason`. */
 #include <asm/unistd.h>
 #include <linux/fs.h>
 #include <linux/ioctl.h>

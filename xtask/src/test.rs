@@ -7,8 +7,8 @@ use anyhow::{Context, Result, ensure};
 use crate::tally::Tally;
 use crate::{boot, check, failures, header_check, live, workspace};
 
-/// Runs everything, also after a failure. The last line is `N passed, N failed, N skipped`, and stands alone; a step that
-/// did not come to its end counts as one failure.
+/// Runs everything, also after a failure. The last line is `N passed, N failed, N skipped` and nothing else; a step
+/// that did not come to its end counts as one failure.
 pub fn run() -> Result<()> {
     let mut tally = Tally::default();
     let mut step = |name: &str, run: &dyn Fn() -> Result<Tally>| {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0-only */
 /*
  * Reports the pages of files that some processes bring into the page cache: by reading, by writing, by touching a
- * mapping, and by the kernel's readahead for them. A page that was in the cache before is not inserted and not reported.
+ * mapping, and by the kernel's readahead for them. A page that was in the cache before is not reported.
  *
  * Runs in the path of every insertion: it checks the process, and joins pages that follow each other on a processor to
  * one run. A run goes to the ring when the next page does not follow, or when it is long; the run that is still open is

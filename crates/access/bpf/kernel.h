@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Kernel structures that several programs read: the size of a folio, and the ancestors of a control group. Include after
+ * Kernel data that several programs read: the size of a folio, and the ancestors of a control group. Include it after
  * bpf_helpers.h and bpf_core_read.h. The fields are found by name at load time.
  */
 #ifndef KERNEL_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Refaults: pages of files that come back after reclaim, by use. One definition for both sides: the BPF program includes
- * it, and src/refaults.rs mirrors it, compared with the type information in the object by a test.
+ * Refaults: pages of files that come back after reclaim, by use. One definition for both sides: the BPF program
+ * includes it, and src/refaults.rs mirrors it, compared with the type information in the object by a test.
  */
 #ifndef REFAULT_RECORD_H
 #define REFAULT_RECORD_H
@@ -19,7 +19,7 @@ enum refault_class {
 	REFAULT_CLASSES,
 };
 
-/* Pages that are counted: all, or the pages charged to a control group and below it, or the pages of members. */
+/* Pages that are counted: all, or the pages charged to a control group and below it, or those that members bring in. */
 struct refault_wish {
 	__u64 group; /* id of a control group of the memory controller; 0: none */
 	__u32 everybody;

@@ -6,7 +6,7 @@
  *
  * The table is an array of small buckets: a reclaimed page replaces the oldest in its bucket. With one entry per page of
  * memory, a page is forgotten in 2 cases of 100 when a quarter of the memory was reclaimed after it, and in 14 of 100
- * when half of it was. Two processors may overwrite each other's mark; that is the only race.
+ * when half of it was. Two processors may lose a mark to each other, and no more than that.
  *
  * A page is code when that part of the file is mapped executable, read-only data when it is mapped otherwise, and page
  * cache when it is not mapped: looked up in the tree that the kernel keeps of a file's mappings. The tree may change
@@ -174,7 +174,7 @@ static __always_inline enum refault_class class_in(struct address_space *mapping
 	return search.class;
 }
 
-/* Whether the group or one below it is charged; the lowest bits of the word are flags of its type. */
+/* Whether the group or one below it is charged; the lowest bits of the word tell the pointer's type. */
 static __always_inline int is_charged(struct folio *folio, __u64 group)
 {
 	struct mem_cgroup *charged = (void *)(BPF_CORE_READ(folio, memcg_data) & ~7ul);

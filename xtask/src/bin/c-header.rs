@@ -1,7 +1,7 @@
 //! Writes `masu.h` to the file that the first argument names. Run by `cargo xtask header`.
 //!
-//! Declarations and their comments come from `crates/hugepages/libmasu/src`. The rest (the use by a program, and the marks
-//! of sections, which are another library's) is in `crates/hugepages/libmasu/preface.h`.
+//! Declarations and their comments come from `crates/hugepages/libmasu/src`. The rest (the use by a program, and the
+//! marks of sections, which are another library's) is in `crates/hugepages/libmasu/preface.h`.
 
 #![forbid(unsafe_code)]
 
@@ -26,8 +26,8 @@ fn main() -> Result<()> {
     std::fs::write(&file, tidied(&text)).with_context(|| format!("cannot write {}", Path::new(&file).display()))
 }
 
-/// As people write C: comments of one line on one line, negative numbers in parentheses, and nothing that only Rust must be
-/// told (a comment's part `# Safety`).
+/// The header in C style: comments of one line on one line, negative numbers in parentheses, and nothing that only
+/// concerns Rust (a comment's part `# Safety`).
 fn tidied(text: &str) -> String {
     let (made, ours) = text.split_once("extern void swpin_refresh").unwrap_or(("", text));
     let mut out: Vec<String> = Vec::new();

@@ -1,4 +1,5 @@
-//! Writes the man pages of masu and of resctrl-emulator into the folder that the first argument names. Run by `cargo xtask man`.
+//! Writes the man pages of masu and of resctrl-emulator into the folder that the first argument names. Run by
+//! `cargo xtask man`.
 //!
 //! Synopsis and options come from the definition of the command's arguments. The rest (columns, examples, effects of a
 //! command on the machine) is appended from `man/extra/NAME.roff`.

@@ -42,8 +42,8 @@ const FEATURES: [(&str, &str); 2] = [("hugepages", "huge pages: backend"), ("lar
 
 const HOST_TITLE: &str = "## The machine that this page was written on";
 
-/// Writes the page, or compares its part about Debian's kernels with the page in the tree. `host` gives the column of the
-/// running kernel when it is needed.
+/// Writes the page, or compares its part about Debian's kernels with the page in the tree. `host` gives the column of
+/// the running kernel when it is needed.
 pub fn write_or_compare(columns: &[Column], write: bool, host: impl FnOnce() -> Result<Column>) -> Result<()> {
     let path = workspace::root().join("docs/kernels.md");
     if columns.len() < kernels::ALL.len() * 2 {

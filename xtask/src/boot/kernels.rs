@@ -59,7 +59,7 @@ pub fn obtain(kernel: &Kernel, fresh_index: bool) -> Result<PathBuf> {
     boot_image(&folder).with_context(|| format!("no boot image in the package of kernel {}", kernel.series))
 }
 
-/// The folder of the kernel headers that Debian's newest of these releases compiles with: newer than the host's, mostly.
+/// Folder of the kernel headers that Debian's newest of these releases compiles with: newer than the host's, mostly.
 pub fn newest_headers() -> Result<PathBuf> {
     let folder = workspace::target().join("kernels/headers");
     let headers = folder.join("usr/include");
@@ -176,7 +176,7 @@ fn private_index() -> Result<Index> {
     Ok(index)
 }
 
-/// The lines of a sources.list: the suites that have our kernels, at the mirrors in apt's list of `URI SUITE COMPONENT`.
+/// Lines of a sources.list: the suites that have our kernels, at the mirrors in apt's list of `URI SUITE COMPONENT`.
 fn private_sources(targets: &str, with_keyring: bool) -> String {
     let mut lines = Vec::new();
     let signed = if with_keyring { format!("[signed-by={KEYRING}] ") } else { String::new() };

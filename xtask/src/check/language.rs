@@ -1,4 +1,4 @@
-//! Indirect constructions (`what is done`, `those who`): counted, and refused at the beginning of a comment or heading.
+//! Indirect constructions: counted, and refused at the beginning of a comment or heading.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! Dependencies between crates: a crate uses crates of the layers before its own, and the parts of a feature serve that feature.
+//! Dependencies between crates: a crate uses crates of the layers before its own, and the parts of a feature serve that
+//! feature.
 
 use anyhow::{Context, Result};
 use serde_json::Value;
