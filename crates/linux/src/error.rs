@@ -118,6 +118,11 @@ impl NotRead {
     }
 }
 
+/// Errno of a failure of the standard library at a kernel interface. EIO if it carries none.
+pub(crate) fn errno(error: std::io::Error) -> Errno {
+    Errno::from_io_error(&error).unwrap_or(Errno::IO)
+}
+
 /// `permission denied (EACCES)`: the sentence, and the symbol used in documents.
 pub fn describe(errno: Errno) -> String {
     if errno == Errno::TIMEDOUT {

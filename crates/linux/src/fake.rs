@@ -128,13 +128,13 @@ impl KernelFiles for FakeKernel {
 
     fn write(&self, path: &str, value: &str) -> Result<(), Errno> {
         let rooted = self.rooted(path)?;
-        fs::metadata(self.tree.path().join(path)).map_err(crate::files::errno)?;
+        fs::metadata(self.tree.path().join(path)).map_err(crate::error::errno)?;
         if let Some(errno) = self.refused_values.get(&(path.to_owned(), value.to_owned())) {
             return Err(*errno);
         }
         self.record(format!("{path} <- {value}"));
         // A kernel file takes the value as a whole; a plain file would keep the tail of a longer one.
-        fs::write(self.tree.path().join(path), "").map_err(crate::files::errno)?;
+        fs::write(self.tree.path().join(path), "").map_err(crate::error::errno)?;
         rooted.write(path, value)
     }
 

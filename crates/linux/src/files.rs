@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
 
+use crate::error::errno;
 use crate::untrusted::{bytes_of, text_of};
 use crate::{Pid, proxy};
 
@@ -253,9 +254,4 @@ impl KernelFiles for Rooted {
         flock(&directory, operation)?;
         Ok(Locked { _directory: Some(directory) })
     }
-}
-
-/// Errno of a failure of `std::fs` on these files. EIO if it carries none.
-pub(crate) fn errno(error: std::io::Error) -> Errno {
-    Errno::from_io_error(&error).unwrap_or(Errno::IO)
 }

@@ -36,7 +36,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::files::errno;
+use crate::error::errno;
 use crate::resctrl::{Failed, Locks, Undo, When};
 use crate::{Error, KernelFiles, Pid, choice, stat};
 use file::{Journal, Line, Writer, append_line, journals_in, new_journal};

@@ -17,7 +17,7 @@ use object::read::elf::{Dyn, FileHeader, ProgramHeader, SectionHeader};
 use object::{Endianness, ReadCache, elf};
 
 use crate::auxv::WordSize;
-use crate::{Error, files};
+use crate::{Error, error};
 
 /// Format of a program's file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,7 +63,7 @@ pub enum Privileged {
 /// `Denied` if it cannot be read (a program may be executable but not readable), `Malformed` for a torn ELF file.
 pub fn inspect(path: &Path) -> Result<Format, Error> {
     let object = path.display().to_string();
-    let failed = |error: std::io::Error| Error::of_host("read", &object, files::errno(error));
+    let failed = |error: std::io::Error| Error::of_host("read", &object, error::errno(error));
     let mut file = File::open(path).map_err(failed)?;
     let mut head = Vec::new();
     file.by_ref().take(256).read_to_end(&mut head).map_err(failed)?;
@@ -131,7 +131,7 @@ fn interpreter_of(line: &[u8]) -> Option<PathBuf> {
 /// `Denied` or `Gone`-like answers of the file system.
 pub fn privileged(path: &Path) -> Result<Option<Privileged>, Error> {
     let object = path.display().to_string();
-    let failed = |error: std::io::Error| Error::of_host("look at", &object, files::errno(error));
+    let failed = |error: std::io::Error| Error::of_host("look at", &object, error::errno(error));
     let meta = std::fs::metadata(path).map_err(failed)?;
     let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     const SET_USER: u32 = 0o4000;

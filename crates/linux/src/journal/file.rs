@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::{Held, boot};
-use crate::files::errno;
+use crate::error::errno;
 use crate::{Error, KernelFiles, Pid, runtime_directory, stat};
 
 /// One line of a journal.

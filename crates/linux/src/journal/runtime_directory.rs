@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags, fchmod, fstat, mkdir, open};
 use rustix::io::Errno;
 
-use crate::files::errno;
+use crate::error::errno;
 use crate::{Error, KernelFiles};
 
 /// Path on every host.

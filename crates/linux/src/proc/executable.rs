@@ -34,7 +34,7 @@ impl Executable {
     /// `Unsupported` if there is no such file; `Other` with EACCES or EINVAL for anything but a regular file.
     pub fn at(path: &Path) -> Result<Executable, Error> {
         let failed = |errno| Error::of_host("find", path.display(), errno);
-        let path = std::fs::canonicalize(path).map_err(|error| failed(crate::files::errno(error)))?;
+        let path = std::fs::canonicalize(path).map_err(|error| failed(crate::error::errno(error)))?;
         let (_, kind) = file(&path).map_err(failed)?;
         if kind != FileType::RegularFile {
             return Err(failed(Errno::INVAL));

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 
 use rustix::io::Errno;
 
-use crate::{Error, files};
+use crate::{Error, error};
 
 /// Words per system call: one page of them.
 const WORDS_PER_CALL: usize = 512;
@@ -27,7 +27,7 @@ impl FrameFile {
     /// # Errors
     /// `Denied` without CAP_SYS_ADMIN, `Unsupported` where the kernel lacks it.
     pub fn open(path: &'static str) -> Result<FrameFile, Error> {
-        let file = File::open(path).map_err(|e| Error::of_host("open", path, files::errno(e)))?;
+        let file = File::open(path).map_err(|e| Error::of_host("open", path, error::errno(e)))?;
         Ok(FrameFile { file, path })
     }
 
@@ -44,7 +44,7 @@ impl FrameFile {
             let failed = |errno| Error::of_host("read", format_args!("{} at frame {frame:#x}", self.path), errno);
             let filled = match self.file.read_at(chunk, frame.saturating_mul(8)) {
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                filled => filled.map_err(|error| failed(files::errno(error)))?,
+                filled => filled.map_err(|error| failed(error::errno(error)))?,
             };
             let words = chunk[..filled].as_chunks::<8>().0;
             if words.is_empty() {

@@ -22,7 +22,7 @@ use rustix::ioctl::{Opcode, opcode};
 use units::{Address, AddressRange, Pages};
 
 use crate::proxy::{self, Call};
-use crate::{Error, Pid, files};
+use crate::{Error, Pid, error};
 
 /// One entry of the file: the state of one small page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -260,7 +260,7 @@ fn scan_step(call: &mut Call<'_>) -> Result<u64, Errno> {
     // borrowed.
     let filled = unsafe { libc::ioctl(file.as_raw_fd(), libc::Ioctl::from(SCAN), &raw mut request) };
     walked.copy_from_slice(&request.walk_end.to_ne_bytes());
-    u64::try_from(filled).map_err(|_| files::errno(std::io::Error::last_os_error()))
+    u64::try_from(filled).map_err(|_| error::errno(std::io::Error::last_os_error()))
 }
 
 /// True if this kernel offers `PAGEMAP_SCAN`; false if it could not be asked.

@@ -68,7 +68,7 @@ impl Forked {
                 Ok(0) => return Err(Errno::IO),
                 Ok(more) => filled += more,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(crate::files::errno(error)),
+                Err(error) => return Err(crate::error::errno(error)),
             }
         }
         Ok(())

@@ -474,7 +474,7 @@ mod tests {
         if call.numbers[1] == 1 {
             return Err(Errno::XDEV);
         }
-        call.opened = call.file.map(|file| file.try_clone_to_owned()).transpose().map_err(crate::files::errno)?;
+        call.opened = call.file.map(|file| file.try_clone_to_owned()).transpose().map_err(crate::error::errno)?;
         Ok(call.numbers[0] * 2)
     }
 

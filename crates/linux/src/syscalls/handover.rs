@@ -34,7 +34,7 @@ use rustix::net::{
 use rustix::process::geteuid;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use crate::{Pid, files};
+use crate::{Pid, error};
 
 /// Maximum number of descriptors in a message.
 const MOST_FDS: usize = 4;
@@ -93,7 +93,7 @@ impl Listener {
         let address = SocketAddrUnix::new(path)?;
         match bind(&socket, &address) {
             Err(Errno::ADDRINUSE) if is_left_behind(path, &address)? => {
-                std::fs::remove_file(path).map_err(files::errno)?;
+                std::fs::remove_file(path).map_err(error::errno)?;
                 bind(&socket, &address)?;
             }
             other => other?,
@@ -121,7 +121,7 @@ impl Listener {
         let shown = folder.join("socket");
         bind(&listener.socket, &SocketAddrUnix::new(&shown)?)?;
         // No connection is possible before the name changes.
-        std::fs::rename(&shown, &path).map_err(files::errno)?;
+        std::fs::rename(&shown, &path).map_err(error::errno)?;
         chmod(&path, Mode::from_raw_mode(if for_others { 0o666 } else { 0o600 }))?;
         listen(&listener.socket, 64)?;
         // A name too long for an address would be useless to programs.
@@ -169,7 +169,7 @@ fn open_to_all(path: &Path) -> Result<(), Errno> {
 
 /// Errors when a user other than this one and root may add or rename files there.
 fn is_safe(place: &Path) -> Result<(), Errno> {
-    let about = std::fs::symlink_metadata(place).map_err(files::errno)?;
+    let about = std::fs::symlink_metadata(place).map_err(error::errno)?;
     let ours = [0, geteuid().as_raw()].contains(&about.uid());
     let shared = about.mode() & 0o022 != 0 && about.mode() & 0o1000 == 0;
     if about.is_dir() && ours && !shared { Ok(()) } else { Err(Errno::PERM) }
@@ -181,7 +181,7 @@ fn make_locked(place: &Path, mode: u32) -> Result<(PathBuf, OwnedFd), Errno> {
     for _ in 0..TRIES {
         let folder = place.join(format!("{HIDDEN}{}", random_name()?));
         // The umask only removes bits.
-        std::fs::DirBuilder::new().mode(mode).create(&folder).map_err(files::errno)?;
+        std::fs::DirBuilder::new().mode(mode).create(&folder).map_err(error::errno)?;
         // Before it is locked, another process may sweep it.
         if let Some(lock) = lock_folder(&folder) {
             return Ok((folder, lock));
@@ -223,7 +223,7 @@ fn random_name() -> Result<String, Errno> {
 
 /// True for a socket with no listener.
 fn is_left_behind(path: &Path, address: &SocketAddrUnix) -> Result<bool, Errno> {
-    let is_socket = std::fs::symlink_metadata(path).map_err(files::errno)?.file_type().is_socket();
+    let is_socket = std::fs::symlink_metadata(path).map_err(error::errno)?.file_type().is_socket();
     // A listener that does not accept answers EAGAIN at once; without NONBLOCK this would wait for it.
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let probe = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;

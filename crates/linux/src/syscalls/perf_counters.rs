@@ -21,7 +21,7 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use rustix::io::Errno;
 
 use crate::proxy::{self, Call};
-use crate::{Error, Pid, files};
+use crate::{Error, Pid, error};
 
 /// `struct perf_event_attr` in its first version (PERF_ATTR_SIZE_VER0), which every kernel accepts.
 #[repr(C)]
@@ -175,7 +175,7 @@ impl Counter {
 
     fn read(&self) -> Result<Count, Error> {
         let mut bytes = [0; 24];
-        let failed = |error| Error::of_host("count", &self.object, files::errno(error));
+        let failed = |error| Error::of_host("count", &self.object, error::errno(error));
         let mut file = &self.file;
         match file.read(&mut bytes).map_err(failed)? {
             24 => Ok(Count::decode(&bytes)),
@@ -212,7 +212,7 @@ fn open_here(call: &mut Call<'_>) -> Result<u64, Errno> {
         )
     };
     let fd = libc::c_int::try_from(fd).ok().filter(|fd| *fd >= 0);
-    let fd = fd.ok_or_else(|| files::errno(std::io::Error::last_os_error()))?;
+    let fd = fd.ok_or_else(|| error::errno(std::io::Error::last_os_error()))?;
     // SAFETY: the call made it; it has no other owner.
     call.opened = Some(unsafe { OwnedFd::from_raw_fd(fd) });
     Ok(0)

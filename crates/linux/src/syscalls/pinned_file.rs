@@ -63,7 +63,7 @@ impl PinnedFile {
     pub fn map(file: &File, pages: Range<u64>) -> Result<PinnedFile, Error> {
         let length = bytes(pages.end.saturating_sub(pages.start)).map_err(failed("map"))?;
         let offset = pages.start.checked_mul(PAGE).ok_or_else(|| failed("map")(Errno::OVERFLOW))?;
-        let ours = file.try_clone().map_err(|error| failed("map")(crate::files::errno(error)))?;
+        let ours = file.try_clone().map_err(|error| failed("map")(crate::error::errno(error)))?;
         // SAFETY: a new mapping at an address that the kernel chooses.
         let memory =
             unsafe { mmap(null_mut(), length, ProtFlags::READ, MapFlags::SHARED | MapFlags::NORESERVE, file, offset) };

@@ -22,7 +22,7 @@ use rustix::io::Errno;
 use units::AddressRange;
 
 use crate::mounts::{FileSystem, Mounts};
-use crate::{Error, KernelFiles, Pid, files, proxy};
+use crate::{Error, KernelFiles, Pid, error, proxy};
 
 /// A file that is held (`O_PATH`), and not open.
 #[derive(Debug)]
@@ -112,7 +112,7 @@ impl LocalFile {
 /// Number of the mount of a descriptor's file, without a request to the file system.
 pub(crate) fn mount_of(descriptor: &OwnedFd) -> Result<u64, Errno> {
     let path = format!("/proc/self/fdinfo/{}", descriptor.as_raw_fd());
-    let text = std::fs::read_to_string(path).map_err(files::errno)?;
+    let text = std::fs::read_to_string(path).map_err(error::errno)?;
     let line = text.lines().find_map(|line| line.strip_prefix("mnt_id:"));
     line.and_then(|id| id.trim().parse().ok()).ok_or(Errno::OPNOTSUPP)
 }

@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use units::{AddressRange, Bytes};
 
 use crate::proxy::{self, Call};
-use crate::{Pid, files, spare};
+use crate::{Pid, error, spare};
 
 /// Advice that the kernel accepts for another process. The discriminant is the kernel's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +61,7 @@ pub(crate) fn advise_directly(pidfd: BorrowedFd<'_>, vectors: &[libc::iovec], ad
     let answer = unsafe {
         libc::syscall(libc::SYS_process_madvise, pidfd.as_raw_fd(), vectors.as_ptr(), vectors.len(), advice, 0u32)
     };
-    u64::try_from(answer).map_err(|_| files::errno(std::io::Error::last_os_error()))
+    u64::try_from(answer).map_err(|_| error::errno(std::io::Error::last_os_error()))
 }
 
 /// The kernel's record of a range.

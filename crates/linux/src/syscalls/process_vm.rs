@@ -21,7 +21,7 @@ use rustix::io::Errno;
 use units::Address;
 
 use crate::proxy::{self, Call};
-use crate::{Pid, files};
+use crate::{Pid, error};
 
 /// Maximum number of addresses in one call (`UIO_MAXIOV`).
 pub const PLACES_MAX: usize = 1024;
@@ -70,7 +70,7 @@ fn step(call: &mut Call<'_>) -> Result<u64, Errno> {
     // turned into a reference here.
     let answer =
         unsafe { libc::process_vm_readv(pid, &raw const here, 1, there.as_ptr(), there.len() as libc::c_ulong, 0) };
-    u64::try_from(answer).map_err(|_| files::errno(std::io::Error::last_os_error()))
+    u64::try_from(answer).map_err(|_| error::errno(std::io::Error::last_os_error()))
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "addresses are 64 bits wide on every machine masu runs on")]

@@ -64,9 +64,9 @@ impl Asking {
         let failed = |errno| Error::of_process("read", &path, errno);
         let read = std::thread::Builder::new().spawn({
             let path = path.clone();
-            move || self.take_on().and_then(|()| std::fs::read_link(path).map(drop).map_err(crate::files::errno))
+            move || self.take_on().and_then(|()| std::fs::read_link(path).map(drop).map_err(crate::error::errno))
         });
-        let read = read.map_err(|error| failed(crate::files::errno(error)))?.join();
+        let read = read.map_err(|error| failed(crate::error::errno(error)))?.join();
         match read.unwrap_or(Err(Errno::IO)) {
             Ok(()) => Ok(true),
             Err(Errno::ACCESS | Errno::PERM) => Ok(false),

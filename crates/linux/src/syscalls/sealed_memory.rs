@@ -16,7 +16,7 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use rustix::io::Errno;
 
-use crate::files;
+use crate::error;
 
 /// Makes a sealed file of these bytes. `name` is seen in `/proc/PID/maps` as `/memfd:NAME (deleted)`.
 ///
@@ -24,7 +24,7 @@ use crate::files;
 /// The kernel's answer when there is no memory or no descriptor left.
 pub fn sealed(name: &str, bytes: &[u8]) -> Result<OwnedFd, Errno> {
     let mut file = File::from(memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
-    file.write_all(bytes).map_err(files::errno)?;
+    file.write_all(bytes).map_err(error::errno)?;
     let file = OwnedFd::from(file);
     fcntl_add_seals(&file, SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL)?;
     Ok(file)
