@@ -1,4 +1,5 @@
-//! `/proc/PID/mountinfo`: mounts, and their locality. The kernel alone answers, without a server.
+//! `/proc/PID/mountinfo`: mounts, and their locality; `/proc/self/fdinfo`: the mount of an open file. The kernel alone
+//! answers, without a server.
 //!
 //! A file of a server (NFS, CIFS, 9p) or of a program (FUSE) cannot be opened, asked for its length or read without
 //! waiting for that server. The wait is in the kernel, also against SIGKILL. Every user can run such a server. So a
@@ -12,14 +13,16 @@
 //!
 //! Cost: some 30 µs a table, read once for many files. Side effects: none; no server is asked for its options.
 //!
-//! Since: Linux 2.6.26. Truth: proc_pid_mountinfo(5); Documentation/filesystems/overlayfs.rst.
+//! Since: Linux 2.6.26, `mnt_id` 3.15. Truth: proc_pid_mountinfo(5), proc_pid_fdinfo(5); `seq_show` in fs/proc/fd.c;
+//! Documentation/filesystems/overlayfs.rst.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::io::Errno;
 
-use crate::place::mount_of;
-use crate::{Error, KernelFiles, Pid};
+use crate::{Error, KernelFiles, Pid, error};
 
 /// File systems that the kernel serves by itself, from memory or from a disk.
 const LOCAL: [&str; 26] = [
@@ -260,6 +263,14 @@ impl Namespace {
 fn namespace(pid: Pid) -> Option<String> {
     let link = std::fs::read_link(format!("/{}", pid.file("ns/mnt"))).ok()?;
     Some(link.to_string_lossy().into_owned())
+}
+
+/// Number of the mount of a descriptor's file, without a request to the file system.
+pub(crate) fn mount_of(descriptor: &OwnedFd) -> Result<u64, Errno> {
+    let path = format!("/proc/self/fdinfo/{}", descriptor.as_raw_fd());
+    let text = std::fs::read_to_string(path).map_err(error::errno)?;
+    let line = text.lines().find_map(|line| line.strip_prefix("mnt_id:"));
+    line.and_then(|id| id.trim().parse().ok()).ok_or(Errno::OPNOTSUPP)
 }
 
 /// Mounts of unnamed shared memory and huge pages, found through some of our own.

@@ -19,8 +19,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 
-use crate::mounts::Table;
-use crate::place::mount_of;
+use crate::mounts::{Table, mount_of};
 use crate::{Error, KernelFiles};
 
 /// The kernel's handle types that we can make: inode (32 bits) and generation; inode (64 bits) and generation.

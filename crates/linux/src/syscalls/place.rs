@@ -1,10 +1,10 @@
 //! open(2) with `O_PATH`: holds a file of another process without asking its server, and then finds the mount of the
 //! file.
 //!
-//! A kernel link (`/proc/PID/exe`, `map_files`) leads to a file that the process chose. Holding it opens nothing. The
-//! number of its mount is in `/proc/self/fdinfo`; `mounts.rs` decides whether that mount is local. Only then is the
-//! file opened, through `/proc/self/fd`: this is the file that was checked, even if the link has changed since. A held
-//! mount keeps its number.
+//! A kernel link (`/proc/PID/exe`, `map_files`) leads to a file that the process chose. Holding it opens nothing.
+//! `mounts.rs` reads the number of its mount from `/proc/self/fdinfo`, and decides whether that mount is local. Only
+//! then is the file opened, through `/proc/self/fd`: this is the file that was checked, even if the link has changed
+//! since. A held mount keeps its number.
 //!
 //! Limit: a file of NFS before version 4 is looked up again at the server when it is held, so `maps` is asked for its
 //! device first.
@@ -12,7 +12,7 @@
 //! Cost: four system calls. Side effects: while it is held, its file system cannot be unmounted, and a deleted file
 //! keeps its space.
 //!
-//! Since: Linux 2.6.39, `mnt_id` 3.15. Truth: open(2), proc_pid_fdinfo(5); `seq_show` in fs/proc/fd.c.
+//! Since: Linux 2.6.39. Truth: open(2), proc_pid_fd(5).
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -21,8 +21,8 @@ use rustix::fs::{Mode, OFlags, Stat, fstat, fstatfs, open};
 use rustix::io::Errno;
 use units::AddressRange;
 
-use crate::mounts::{FileSystem, Mounts};
-use crate::{Error, KernelFiles, Pid, error, proxy};
+use crate::mounts::{FileSystem, Mounts, mount_of};
+use crate::{Error, KernelFiles, Pid, proxy};
 
 /// A file that is held (`O_PATH`), and not open.
 #[derive(Debug)]
@@ -107,14 +107,6 @@ impl LocalFile {
     pub(crate) fn failed(&self, errno: Errno) -> Error {
         Error::of_host("open", &self.0.path, errno)
     }
-}
-
-/// Number of the mount of a descriptor's file, without a request to the file system.
-pub(crate) fn mount_of(descriptor: &OwnedFd) -> Result<u64, Errno> {
-    let path = format!("/proc/self/fdinfo/{}", descriptor.as_raw_fd());
-    let text = std::fs::read_to_string(path).map_err(error::errno)?;
-    let line = text.lines().find_map(|line| line.strip_prefix("mnt_id:"));
-    line.and_then(|id| id.trim().parse().ok()).ok_or(Errno::OPNOTSUPP)
 }
 
 #[cfg(test)]
