@@ -41,7 +41,7 @@ use process::quiet_process;
 pub use process::{process_lock, proxy, witness};
 use sys::choice;
 pub use sys::{caches, ksm, lru_gen, read_ahead, thp, thp_stats};
-use syscalls::scratch;
+use syscalls::{advice, scratch};
 pub use syscalls::{
     cache_line, cachestat, capabilities, children_usage, cpu_time, file_handle, handover, injection, merged_memory,
     open_files, page_cache, perf_counters, pinned_file, place, process_madvise, process_vm, ptrace_access,

@@ -1,5 +1,6 @@
 //! System calls: one file per call or group of calls, and the memory and descriptors for them.
 
+pub mod advice;
 pub mod cache_line;
 pub mod cachestat;
 pub mod capabilities;

@@ -21,7 +21,7 @@ use std::os::fd::AsFd;
 use rustix::io::Errno;
 
 use crate::Pid;
-use crate::process_madvise::{Advice, advise_directly, vector};
+use crate::advice::{Advice, advise_directly, vector};
 use crate::proxy::{self, Call};
 use crate::scratch::Scratch;
 
