@@ -10,9 +10,8 @@
 //! Two processes may change the same setting. The second takes the first value from the first one's journal instead
 //! of reading the setting, and the last to end restores it. One lock file in the directory orders all this.
 //!
-//! An undo record need not be a value: groups of `resctrl.rs` are removed, lines and tasks put back. Such a record
-//! holds only while that file system is mounted in its place (`resctrl/undo.rs` handles a new mount). It is applied
-//! under the lock of resctrl, which is taken before the journal's.
+//! An undo need not be the write of a value: a module may undo its own records (`client.rs`), as `resctrl.rs` removes
+//! groups and puts lines and tasks back. The locks of such a client are taken before the journal's.
 //!
 //! A journal is a list of lines in JSON. A line without its end was being written when the process died, before the
 //! setting was changed, and is ignored. A journal of an earlier boot, if the directory outlived it, is only removed.
@@ -24,6 +23,7 @@
 //!
 //! Truth: this file; each setting is described in the file that reads it.
 
+mod client;
 mod file;
 pub mod runtime_directory;
 
@@ -37,8 +37,9 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::error::errno;
-use crate::resctrl::{Failed, Locks, Undo, When};
 use crate::{Error, KernelFiles, Pid, choice, stat};
+pub use client::{Client, ClientLocks, Record, When};
+use client::{Locks, Tagged};
 use file::{Journal, Line, Writer, append_line, journals_in, new_journal};
 
 /// Settings that this process has changed. Dropping restores them.
@@ -54,6 +55,8 @@ pub struct Knobs<'f, F: KernelFiles> {
     lines: usize,
     /// Number of records from which expired ones are searched for.
     tidied_at: usize,
+    /// Clients of the records, and those of other processes that are to be understood.
+    clients: Vec<&'static dyn Client>,
 }
 
 /// Number of records or lines from which the journal is compacted, and again at each doubling of the remainder.
@@ -105,14 +108,14 @@ struct Held {
     /// Part of the file to restore, if others stay: a line, or the tasks of a process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     part: Option<String>,
-    /// Undo of resctrl, if it is not a write of the old value.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    resctrl: Option<Undo>,
+    /// Data of the client that undoes this, if the undo is not a write of the old value.
+    #[serde(flatten)]
+    tagged: Tagged,
 }
 
 impl Held {
     fn knob(path: &str, old: &str, only_if: Option<Mark>) -> Held {
-        Held { path: path.to_owned(), old: old.to_owned(), only_if, part: None, resctrl: None }
+        Held { path: path.to_owned(), old: old.to_owned(), only_if, part: None, tagged: Tagged::default() }
     }
 
     /// Key of the record: path and part.
@@ -121,16 +124,19 @@ impl Held {
     }
 
     /// True if a journal may hold this record. A replay writes only files of the kernel, and of its stand-ins.
-    fn is_sound(&self) -> bool {
-        self.resctrl.as_ref().map_or_else(|| is_knob(&self.path), |undo| undo.is_sound(&self.path))
+    fn is_sound(&self, clients: &[&'static dyn Client]) -> bool {
+        if self.tagged.is_empty() {
+            return is_knob(&self.path);
+        }
+        self.of_client(clients).is_some_and(|(client, record)| client.is_sound(record))
     }
 
-    fn is_over(&self, files: &impl KernelFiles) -> bool {
-        self.resctrl.as_ref().is_some_and(|undo| undo.is_over(files, self.part.as_deref(), &self.old))
+    fn is_over(&self, files: &impl KernelFiles, clients: &[&'static dyn Client]) -> bool {
+        self.of_client(clients).is_some_and(|(client, record)| client.is_over(files, record))
     }
 
-    fn undone(&self) -> Undone {
-        self.resctrl.as_ref().map_or(Undone::Written, Undo::undone)
+    fn undone(&self, clients: &[&'static dyn Client]) -> Undone {
+        self.of_client(clients).map_or(Undone::Written, |(client, record)| client.undone(record))
     }
 }
 
@@ -151,8 +157,8 @@ impl<'f, F: KernelFiles> Knobs<'f, F> {
     }
 
     fn of_writer(files: &'f F, directory: &Path, writer: Writer) -> Knobs<'f, F> {
-        let (journal, held, lines) = (None, Vec::new(), 0);
-        Knobs { files, directory: directory.to_owned(), writer, journal, held, lines, tidied_at: TIDIED_FROM }
+        let (journal, held, lines, clients) = (None, Vec::new(), 0, Vec::new());
+        Knobs { files, directory: directory.to_owned(), writer, journal, held, lines, tidied_at: TIDIED_FROM, clients }
     }
 
     /// Sets `path` (relative to the root) to `value`, after its present value is safe in the journal.
@@ -201,24 +207,28 @@ impl<'f, F: KernelFiles> Knobs<'f, F> {
         if self.holds(&held.key()) { Ok(()) } else { self.hold(held) }
     }
 
-    /// As [`Knobs::promise`], for an undo of resctrl. A record of another process is taken over; otherwise `old` is
-    /// called.
-    pub(crate) fn promise_undo(
+    /// As [`Knobs::promise`], for an undo by a client, with its data in JSON. A record of another process is taken over;
+    /// otherwise `old` is called.
+    pub(crate) fn promise_undo<E: From<Error>>(
         &mut self,
+        client: &'static dyn Client,
         path: &str,
         part: Option<&str>,
-        undo: Undo,
-        old: impl FnOnce() -> Result<String, Failed>,
-    ) -> Result<(), Failed> {
+        data: String,
+        old: impl FnOnce() -> Result<String, E>,
+    ) -> Result<(), E> {
         let key = key(path, part);
         if self.holds(&key) {
             return Ok(());
+        }
+        if !self.clients.iter().any(|known| known.tag() == client.tag()) {
+            self.clients.push(client);
         }
         let _lock = self.lock()?;
         let inherited = self.others().into_iter().find_map(|other| other.value_of(&key));
         let old = inherited.map_or_else(old, Ok)?;
         let (path, part) = (path.to_owned(), part.map(str::to_owned));
-        self.hold(Held { path, old, only_if: None, part, resctrl: Some(undo) })?;
+        self.hold(Held { path, old, only_if: None, part, tagged: Tagged::new(client.tag(), data) })?;
         Ok(self.tidy()?)
     }
 
@@ -227,7 +237,8 @@ impl<'f, F: KernelFiles> Knobs<'f, F> {
         if self.held.len() < self.tidied_at {
             return Ok(());
         }
-        let over: Vec<String> = self.held.iter().filter(|held| held.is_over(self.files)).map(Held::key).collect();
+        let over: Vec<String> =
+            self.held.iter().filter(|held| held.is_over(self.files, &self.clients)).map(Held::key).collect();
         over.iter().try_for_each(|key| self.let_go(key))?;
         self.tidied_at = TIDIED_FROM.max(2 * self.held.len());
         Ok(())
@@ -255,7 +266,7 @@ impl<'f, F: KernelFiles> Knobs<'f, F> {
         if self.held.is_empty() {
             return Ok(());
         }
-        let locks = Locks::take(self.files, self.held.iter().filter_map(|held| held.resctrl.as_ref()));
+        let locks = Locks::take(self.files, &self.clients, &self.held);
         // Without the directory there is no other process to respect, and the settings are still to be restored.
         let lock = self.lock();
         let others = self.others();
@@ -278,7 +289,7 @@ impl<'f, F: KernelFiles> Knobs<'f, F> {
     }
 
     fn hold(&mut self, held: Held) -> Result<(), Error> {
-        assert!(held.is_sound(), "{}: not a file of the kernel, relative to the root", held.path);
+        assert!(held.is_sound(&self.clients), "{}: not a file of the kernel, relative to the root", held.path);
         self.append(&Line::Turned(held.clone()))?;
         self.held.push(held);
         Ok(())
@@ -334,7 +345,7 @@ impl<'f, F: KernelFiles> Knobs<'f, F> {
 
     /// Journals of all other processes, living and dead.
     fn others(&self) -> Vec<Journal> {
-        let mut journals = journals_in(&self.directory).unwrap_or_default();
+        let mut journals = journals_in(&self.directory, &self.clients).unwrap_or_default();
         journals.retain(|journal| journal.writer != self.writer && journal.is_of_boot(&boot(self.files)));
         journals
     }
@@ -352,21 +363,25 @@ impl<F: KernelFiles> Drop for Knobs<'_, F> {
 }
 
 /// Restores settings that dead processes have left changed, and removes their journals. Journals of living processes
-/// are not touched, nor are settings that one of them has changed as well.
+/// are not touched, nor are settings that one of them has changed as well. `clients` undo their own records.
 ///
 /// # Errors
 /// `Denied` if the directory is not ours alone. A missing directory means that there is nothing to do.
-pub fn replay(files: &impl KernelFiles, directory: &Path) -> Result<Vec<Restored>, Error> {
+pub fn replay(
+    files: &impl KernelFiles,
+    directory: &Path,
+    clients: &[&'static dyn Client],
+) -> Result<Vec<Restored>, Error> {
     if !directory.exists() {
         return Ok(Vec::new());
     }
     runtime_directory::private(directory)?;
-    let ended = journals_in(directory)?.into_iter().filter(|journal| !journal.writer.is_alive(files));
+    let ended = journals_in(directory, clients)?.into_iter().filter(|journal| !journal.writer.is_alive(files));
     let to_undo: Vec<Held> = ended.flat_map(|journal| journal.held).collect();
-    let locks = Locks::take(files, to_undo.iter().filter_map(|held| held.resctrl.as_ref()));
+    let locks = Locks::take(files, clients, &to_undo);
     let _lock = lock(directory)?;
     let (living, dead): (Vec<_>, Vec<_>) =
-        journals_in(directory)?.into_iter().partition(|journal| journal.is_alive(files));
+        journals_in(directory, clients)?.into_iter().partition(|journal| journal.is_alive(files));
     let this_boot = boot(files);
     let mut restored: Vec<Restored> = Vec::new();
     for journal in dead {
@@ -381,7 +396,7 @@ pub fn replay(files: &impl KernelFiles, directory: &Path) -> Result<Vec<Restored
                 Err(error) => Some(error),
             };
             complete &= failure.is_none();
-            let (undone, writer) = (held.undone(), journal.writer.pid);
+            let (undone, writer) = (held.undone(clients), journal.writer.pid);
             restored.push(Restored { path: held.path.clone(), value: held.old.clone(), undone, writer, failure });
         }
         if complete {
@@ -422,12 +437,11 @@ enum Outcome {
     Nothing,
 }
 
-/// Writes the old value, or applies another kind of undo. A setting that is gone (of a process, a control group, a
+/// Writes the old value, or has the client undo its record. A setting that is gone (of a process, a control group, a
 /// monitor) needs no restore, nor does one that belongs to another program by now.
-fn restore(files: &impl KernelFiles, locks: &Locks, when: When, held: &Held) -> Result<Outcome, Error> {
-    if let Some(undo) = &held.resctrl {
-        let done = undo.carry_out(files, locks, when, &held.path, held.part.as_deref(), &held.old)?;
-        return Ok(if done { Outcome::Tried } else { Outcome::Nothing });
+fn restore(files: &impl KernelFiles, locks: &Locks<'_>, when: When, held: &Held) -> Result<Outcome, Error> {
+    if let Some(done) = locks.carry_out(files, when, held) {
+        return Ok(if done? { Outcome::Tried } else { Outcome::Nothing });
     }
     let carries = |mark: &Mark| files.read(&mark.path).is_ok_and(|text| text.trim() == mark.value);
     if !held.only_if.as_ref().is_none_or(carries) {

@@ -6,7 +6,7 @@
 //! choice of ways is made elsewhere.
 //!
 //! [`Resctrl`] reads. All changes go through [`Changes`], which holds the lock that the kernel's document asks for and
-//! records each change in a journal (`knobs.rs`) before making it; the journal undoes them under the same lock
+//! records each change in a journal (`journal.rs`) before making it; the journal undoes them under the same lock
 //! (`undo.rs`). Only groups whose names begin with [`PREFIX`] are changed, and the default group, whose values are
 //! restored. Groups of other programs are left alone.
 //!
@@ -43,7 +43,7 @@ pub use self::changes::{Changes, Moved, OwnGroup, Patience};
 pub use self::info::{CacheInfo, Info, MaskFault, MaskRules};
 pub use self::monitoring::Reading;
 pub use self::schemata::{Resource, Schemata, Values};
-pub(crate) use self::undo::{Locks, Undo, When};
+pub use self::undo::UNDO;
 pub use crate::caches::{CacheId, Cpus};
 use crate::cgroup::unescape;
 use crate::untrusted::visible;

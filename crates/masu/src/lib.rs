@@ -133,7 +133,7 @@ fn status_of_misuse() -> ExitCode {
 /// Restores settings that an earlier masu changed and did not restore, because it was killed. A setting that is gone,
 /// or was changed by another program since, is left as it is.
 fn put_back_what_a_crash_left() {
-    let restored = match journal::replay(&*HOST, Path::new(DIRECTORY)) {
+    let restored = match journal::replay(&*HOST, Path::new(DIRECTORY), &[linux::resctrl::UNDO]) {
         Ok(restored) => restored,
         // A user who may not read the journals may not restore settings either; root's next start will.
         Err(linux::Error::Denied(_)) => return,

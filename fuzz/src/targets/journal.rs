@@ -6,6 +6,7 @@ use std::fs;
 
 use crate::memory_files::MemoryFiles;
 use linux::journal::replay;
+use linux::resctrl::UNDO;
 use tempfile::TempDir;
 
 thread_local! {
@@ -36,7 +37,7 @@ pub fn run(bytes: &[u8]) -> bool {
             fs::write(directory.path().join(name), content).expect("a directory of our own");
         }
         let files = kernel();
-        let restored = replay(&files, directory.path()).expect("a directory of our own");
+        let restored = replay(&files, directory.path(), &[UNDO]).expect("a directory of our own");
         for (path, _) in files.writes.borrow().iter() {
             assert!(path.starts_with("sys/") || path.starts_with("proc/"), "{path}");
             assert!(!path.split('/').any(|part| part == ".."), "{path}");
@@ -48,7 +49,7 @@ pub fn run(bytes: &[u8]) -> bool {
         assert!(left <= living + failed, "{left} journals left, {failed} failures");
         if failed == 0 {
             files.writes.borrow_mut().clear();
-            assert_eq!(replay(&files, directory.path()), Ok(Vec::new()));
+            assert_eq!(replay(&files, directory.path(), &[UNDO]), Ok(Vec::new()));
             assert!(files.writes.borrow().is_empty());
         }
         for name in NAMES {

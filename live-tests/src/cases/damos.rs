@@ -309,7 +309,7 @@ pub fn what_a_crash_leaves_is_taken_down_by_the_journal(live: &Live) -> Outcome 
     let journal = names.find(|path| path.extension().is_some_and(|end| end == "journal")).ok_or("no journal")?;
     fs::copy(&journal, private.join("2147483647-1.journal"))?;
     fs::remove_file(&journal)?;
-    let restored = journal::replay(live.files(), &directory)?;
+    let restored = journal::replay(live.files(), &directory, &[])?;
     assert!(restored.len() == 2 && restored.iter().all(|knob| knob.failure.is_none()), "{restored:?}");
     assert_eq!(nr_kdamonds()?, "0");
     Ok(())

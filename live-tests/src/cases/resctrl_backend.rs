@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use linux::journal::{Knobs, Undone, replay};
-use linux::resctrl::{CacheId, Group, Mode, Reading, Resctrl, Resource, Schemata, Why};
+use linux::journal::{self, Knobs, Restored, Undone};
+use linux::resctrl::{CacheId, Group, Mode, Reading, Resctrl, Resource, Schemata, UNDO, Why};
 use linux::{Pid, Rooted};
 use units::{Bytes, WayMask, Ways};
 
@@ -32,6 +32,11 @@ const MACHINES: [&[&str]; 6] = [
     &["--machine", "two-sockets", "--caches", "0,3"],
     &["--machine", "cdp"],
 ];
+
+/// Undoes changes of dead processes, as each start of masu does.
+fn replay(host: &Rooted, directory: &Path) -> Result<Vec<Restored>> {
+    Ok(journal::replay(host, directory, &[UNDO])?)
+}
 
 /// One test's file system, and a private folder for the journal.
 struct Place {

@@ -9,7 +9,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::{Held, boot};
+use super::{Client, Held, boot, is_knob};
 use crate::error::errno;
 use crate::{Error, KernelFiles, Pid, runtime_directory, stat};
 
@@ -61,12 +61,13 @@ pub(super) struct Journal {
 }
 
 impl Journal {
+    /// Parses lines. Records of clients are not judged yet.
     pub(super) fn parse(writer: Writer, text: &str) -> Journal {
         let mut journal = Journal { path: PathBuf::new(), writer, boot: None, held: Vec::new() };
         for line in text.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
             match serde_json::from_str(line) {
                 Ok(Line::Boot(id)) => journal.boot = Some(id),
-                Ok(Line::Turned(held)) if held.is_sound() => journal.held.push(held),
+                Ok(Line::Turned(held)) if !held.tagged.is_empty() || is_knob(&held.path) => journal.held.push(held),
                 Ok(Line::Kept(key)) => journal.held.retain(|held| held.key() != key),
                 Ok(Line::Turned(_)) | Err(_) => {} // not written by us
             }
@@ -89,8 +90,8 @@ impl Journal {
     }
 }
 
-/// All journals, including old ones in `/run/masu` itself.
-pub(super) fn journals_in(directory: &Path) -> Result<Vec<Journal>, Error> {
+/// All journals, including old ones in `/run/masu` itself, with the records that are sound.
+pub(super) fn journals_in(directory: &Path, clients: &[&'static dyn Client]) -> Result<Vec<Journal>, Error> {
     let mut journals = Vec::new();
     for place in [directory, &runtime_directory::private_path(directory)] {
         let failed = |path: &Path, error| Error::of_host("read", path.display(), errno(error));
@@ -103,7 +104,9 @@ pub(super) fn journals_in(directory: &Path) -> Result<Vec<Journal>, Error> {
             let Some(writer) = entry.file_name().to_str().and_then(Writer::of_file_name) else { continue };
             let path = entry.path();
             if let Some(text) = read_own(&path).map_err(|error| failed(&path, error))? {
-                journals.push(Journal { path, ..Journal::parse(writer, &text) });
+                let mut journal = Journal { path, ..Journal::parse(writer, &text) };
+                journal.held.retain(|held| held.is_sound(clients));
+                journals.push(journal);
             }
         }
     }

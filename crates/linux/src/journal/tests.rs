@@ -48,6 +48,11 @@ pub(crate) fn abandon<F: KernelFiles>(mut knobs: Knobs<'_, F>) {
     std::mem::forget(knobs);
 }
 
+/// [`super::replay`] without clients.
+fn replay(files: &impl KernelFiles, directory: &Path) -> Result<Vec<Restored>, Error> {
+    super::replay(files, directory, &[])
+}
+
 fn kernel() -> FakeKernel {
     let kernel = FakeKernel::new()
         .file(THP, "always [madvise] never\n")
@@ -446,7 +451,7 @@ fn crash(kernel: &FakeKernel, mut knobs: Knobs<'_, FakeKernel>, how: Crash) {
             let others = knobs.others();
             for held in knobs.held.iter().rev().take(count) {
                 if !others.iter().any(|other| other.is_alive(kernel) && other.value_of(&held.path).is_some()) {
-                    restore(kernel, &Locks::take(kernel, [].into_iter()), When::AtTheEnd, held).unwrap();
+                    restore(kernel, &Locks::take(kernel, &[], []), When::AtTheEnd, held).unwrap();
                 }
             }
         }
@@ -527,7 +532,7 @@ proptest! {
         for (path, value) in KNOBS {
             prop_assert_eq!(kernel.read(path).unwrap(), value);
         }
-        let left: Vec<_> = journals_in(&directory).unwrap_or_default();
+        let left: Vec<_> = journals_in(&directory, &[]).unwrap_or_default();
         prop_assert!(left.is_empty(), "{left:?}");
     }
 

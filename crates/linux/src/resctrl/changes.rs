@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::undo::{How, Origin, Undo};
+use super::undo::{How, Origin, UNDO, Undo};
 use super::{Failed, Group, Mode, Resctrl, Schemata, Why};
 use crate::journal::Knobs;
 use crate::{At, Error, KernelFiles, Lock, Locked, Pid};
@@ -299,7 +299,7 @@ impl<F: KernelFiles> Changes<'_, '_, F> {
         old: impl FnOnce() -> Result<String, Failed>,
     ) -> Result<(), Failed> {
         let undo = Undo { mount: self.resctrl.mount.directory.clone(), how };
-        self.knobs.promise_undo(path, part, undo, old)
+        self.knobs.promise_undo(UNDO, path, part, undo.data()?, old)
     }
 
     /// One write, ended with a newline.

@@ -1,4 +1,4 @@
-//! Undo of resctrl changes by the journal (`knobs.rs`), after a normal end and after a crash.
+//! Undo of resctrl changes, as a client of the journal (`journal.rs`), after a normal end and after a crash.
 //!
 //! Nothing is done where no such file system is mounted any more: unmounting has undone everything. Each kind first
 //! checks for something to undo, since other programs may have made changes meanwhile. All is done under the lock on
@@ -17,12 +17,12 @@ use serde::{Deserialize, Serialize};
 use units::WayMask;
 
 use super::{Failed, Group, Mount, PREFIX, Resctrl, Resource, Schemata, Values, tasks};
-use crate::journal::{Undone, is_plain};
+use crate::journal::{Client, ClientLocks, Record, Undone, When, is_plain};
 use crate::{Error, KernelFiles, Lock, Locked, Pid, children, stat};
 
 /// Mount point of the file system, and the kind of undo.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Undo {
+pub(super) struct Undo {
     /// Mount point, relative to the root.
     pub(super) mount: String,
     /// Kind of undo.
@@ -42,27 +42,47 @@ pub(super) enum How {
     Tasks,
 }
 
-/// Time of an undo.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum When {
-    /// By the process that made the change, at its end.
-    AtTheEnd,
-    /// By another process, at any time after that process was killed.
-    AfterACrash,
+/// Undo of the records that [`Changes`](super::Changes) leaves in a journal, for [`replay`](crate::journal::replay).
+pub const UNDO: &dyn Client = &Undos;
+
+/// The client, under the tag `resctrl`.
+#[derive(Debug)]
+struct Undos;
+
+impl Client for Undos {
+    fn tag(&self) -> &'static str {
+        "resctrl"
+    }
+
+    fn is_sound(&self, record: Record<'_>) -> bool {
+        Undo::of(record).is_some_and(|undo| undo.is_sound(record.path))
+    }
+
+    fn is_over(&self, files: &dyn KernelFiles, record: Record<'_>) -> bool {
+        Undo::of(record).is_some_and(|undo| undo.is_over(&files, record))
+    }
+
+    fn undone(&self, record: Record<'_>) -> Undone {
+        Undo::of(record).map_or(Undone::Written, |undo| undo.undone())
+    }
+
+    fn lock(&self, files: &dyn KernelFiles, records: &[Record<'_>]) -> Box<dyn ClientLocks> {
+        Box::new(Locks::take(&files, records.iter().filter_map(|record| Undo::of(*record))))
+    }
 }
 
 /// Locks on the file systems of the undos.
 #[derive(Debug)]
-pub(crate) struct Locks(BTreeMap<String, Result<Locked, Failed>>);
+struct Locks(BTreeMap<String, Result<Locked, Failed>>);
 
 impl Locks {
     /// Takes the locks that these undos need. Waits for other holders, but not for long: changes are short.
-    pub(crate) fn take<'u>(files: &impl KernelFiles, undos: impl Iterator<Item = &'u Undo>) -> Locks {
+    fn take(files: &impl KernelFiles, undos: impl Iterator<Item = Undo>) -> Locks {
         const WAIT: Duration = Duration::from_millis(10);
         const WAITS_MAX: u32 = 500;
         let mounted: BTreeSet<String> =
             Mount::all(files).unwrap_or_default().into_iter().map(|mount| mount.directory).collect();
-        let wanted: BTreeSet<&str> = undos.map(|undo| undo.mount.as_str()).filter(|at| mounted.contains(*at)).collect();
+        let wanted: BTreeSet<String> = undos.map(|undo| undo.mount).filter(|at| mounted.contains(at)).collect();
         let lock = |at: &str| {
             let mut waits = 0;
             loop {
@@ -73,7 +93,7 @@ impl Locks {
                 waits += 1;
             }
         };
-        Locks(wanted.into_iter().map(|at| (at.to_owned(), lock(at))).collect())
+        Locks(wanted.into_iter().map(|at| (at.clone(), lock(&at))).collect())
     }
 
     fn must_have(&self, mount: &str) -> Result<(), Failed> {
@@ -82,6 +102,12 @@ impl Locks {
             Some(Err(failed)) => Err(failed.clone()),
             None => Err(Failed::of("lock", mount, Errno::AGAIN)), // mounted since
         }
+    }
+}
+
+impl ClientLocks for Locks {
+    fn carry_out(&self, files: &dyn KernelFiles, when: When, record: Record<'_>) -> Result<bool, Error> {
+        Undo::of(record).map_or(Ok(false), |undo| undo.carry_out(&files, self, when, record))
     }
 }
 
@@ -166,8 +192,17 @@ impl Origin {
 }
 
 impl Undo {
+    fn of(record: Record<'_>) -> Option<Undo> {
+        serde_json::from_str(record.data).ok()
+    }
+
+    /// Data of the record, from which [`Undo::of`] makes this again.
+    pub(super) fn data(&self) -> Result<String, Error> {
+        serde_json::to_string(self).map_err(|error| Error::malformed("the undo of resctrl", error))
+    }
+
     /// True if a journal may hold this: it names a file below the mount, and removes only groups of ours.
-    pub(crate) fn is_sound(&self, path: &str) -> bool {
+    pub(super) fn is_sound(&self, path: &str) -> bool {
         let below = path.strip_prefix(&self.mount).and_then(|rest| rest.strip_prefix('/'));
         let name = path.rsplit('/').next().unwrap_or_default();
         let right = match self.how {
@@ -180,7 +215,7 @@ impl Undo {
     }
 
     /// Description of the undo for the report.
-    pub(crate) fn undone(&self) -> Undone {
+    fn undone(&self) -> Undone {
         match self.how {
             How::Remove => Undone::Removed,
             How::Line | How::Value => Undone::Written,
@@ -189,7 +224,7 @@ impl Undo {
     }
 
     /// True if there will never be anything to undo: the process has ended.
-    pub(crate) fn is_over(&self, files: &impl KernelFiles, part: Option<&str>, old: &str) -> bool {
+    fn is_over(&self, files: &impl KernelFiles, Record { part, old, .. }: Record<'_>) -> bool {
         let origin = part.filter(|_| self.how == How::Tasks).and_then(|part| Origin::parse(part, old));
         origin.is_some_and(|origin| !origin.is_alive(files))
     }
@@ -198,14 +233,12 @@ impl Undo {
     ///
     /// # Errors
     /// The kernel's answer: an exclusive unmanaged group may block a line. `EAGAIN` when the lock could not be taken.
-    pub(crate) fn carry_out(
+    fn carry_out(
         &self,
         files: &impl KernelFiles,
         locks: &Locks,
         when: When,
-        path: &str,
-        part: Option<&str>,
-        old: &str,
+        Record { path, part, old, .. }: Record<'_>,
     ) -> Result<bool, Error> {
         let mounts = Mount::all(files)?;
         let Some(mount) = mounts.into_iter().find(|mount| mount.directory == self.mount) else { return Ok(false) };

@@ -6,7 +6,12 @@ use std::path::Path;
 use super::changing::{journal, sent};
 use super::machines::broadwell;
 use super::*;
-use crate::journal::{Knobs, Restored, Undone, replay};
+use crate::journal::{Knobs, Restored, Undone};
+use crate::resctrl::undo::Undo;
+
+fn replay(kernel: &FakeKernel, directory: &Path) -> Result<Vec<Restored>, Error> {
+    crate::journal::replay(kernel, directory, &[UNDO])
+}
 
 /// A process shrinks the default group, makes a group, and is killed.
 fn killed_at_work(kernel: &FakeKernel, directory: &Path, mounted_at: &str) {
@@ -23,6 +28,21 @@ fn killed_at_work(kernel: &FakeKernel, directory: &Path, mounted_at: &str) {
 
 fn what(restored: &[Restored]) -> Vec<(&str, Undone, bool)> {
     restored.iter().map(|one| (one.path.as_str(), one.undone, one.failure.is_none())).collect()
+}
+
+#[test]
+fn the_journal_holds_tag_and_data_in_the_form_of_all_versions() {
+    let kernel = broadwell();
+    let (_run, directory) = journal(&kernel);
+    killed_at_work(&kernel, &directory, "/sys/fs/resctrl");
+    let journal = directory.join("private").join(format!("{}-100.journal", Pid::own()));
+    let text = std::fs::read_to_string(journal).unwrap();
+    let expected = [
+        r#"{"boot":"this-boot"}"#,
+        r#"{"turned":{"path":"sys/fs/resctrl/schemata","old":"L3:0=fffff;1=fffff","part":"L3","resctrl":{"mount":"sys/fs/resctrl","how":"line"}}}"#,
+        r#"{"turned":{"path":"sys/fs/resctrl/masu-web","old":"","resctrl":{"mount":"sys/fs/resctrl","how":"remove"}}}"#,
+    ];
+    assert_eq!(text.lines().collect::<Vec<_>>(), expected);
 }
 
 #[test]
