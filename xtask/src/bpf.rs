@@ -2,8 +2,8 @@
 //! needs no clang.
 //!
 //! Beside each object is a `.stamp`: the compiler's version and the checksums of the sources and of the object. The
-//! same clang must give the same bytes. Another clang may give other bytes from the same source; then the checksums of the
-//! sources tell a forgotten compilation.
+//! same clang must give the same bytes. Another clang may give other bytes from the same source; then the checksums of
+//! the sources tell a forgotten compilation.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-/* Prints the values of the kernel's headers, for `cargo xtask header-check`: lines `name number`, `skip name reason`. */
+/* Prints the values of the kernel's headers, for `cargo xtask header-check`: lines `name number` or `skip name why`. */
 #include <asm/unistd.h>
 #include <linux/fs.h>
 #include <linux/ioctl.h>

@@ -4,7 +4,7 @@
  * shadow in the file's tree; no tracepoint reports that, and not every kernel lets programs attach to its functions. So
  * this program remembers reclaimed pages by a hash, and looks inserted pages up.
  *
- * The table is an array of small buckets: a reclaimed page replaces the oldest in its bucket. With one entry per page of
+ * The table is an array of small buckets: a reclaimed page replaces the oldest of its bucket. With an entry per page of
  * memory, a page is forgotten in 2 cases of 100 when a quarter of the memory was reclaimed after it, and in 14 of 100
  * when half of it was. Two processors may lose a mark to each other, and no more than that.
  *

@@ -1,7 +1,8 @@
 //! Circles of modules: two top-level modules of a crate that use each other, directly or through others.
 //!
-//! A module is a file with its folder. Folders that only group (`proc` of `linux`) are left out: their modules count as top-level ones.
-//! A path counts by the module that it names: `crate::a::f`, `super::b` in a file beside `b`. Paths of a crate's root count for none.
+//! A module is a file with its folder. Folders that only group (`proc` of `linux`) are left out: their modules count as
+//! top-level ones. A path counts by the module that it names: `crate::a::f`, `super::b` in a file beside `b`. Paths of
+//! a crate's root count for none.
 
 use std::collections::{BTreeMap, BTreeSet};
 

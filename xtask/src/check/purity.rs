@@ -62,8 +62,8 @@ fn is_policy(source: &Source) -> bool {
     below == "src/policy.rs" || below.starts_with("src/policy/") || below.ends_with("/policy.rs")
 }
 
-/// Files whose first line says `Pure.` or `Pure:`. They may name `linux`, for its types of plain data; every function of
-/// it that reads or writes needs a `KernelFiles`, which none of them is given.
+/// Files whose first line says `Pure.` or `Pure:`. They may name `linux`, for its types of plain data; every function
+/// of it that reads or writes needs a `KernelFiles`, which none of them is given.
 fn is_pure(source: &Source) -> bool {
     let head = source.text.lines().take_while(|line| line.starts_with("//!"));
     head.into_iter().any(|line| line.contains("Pure.") || line.contains("Pure:"))

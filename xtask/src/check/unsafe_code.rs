@@ -3,7 +3,7 @@
 use super::Violation;
 use super::source::{Source, words};
 
-/// Crates that talk to the kernel or run inside programs, and crates whose tests and workloads handle memory by address.
+/// Crates that call the kernel or run inside programs, and crates whose tests and workloads handle memory by address.
 const ALLOWED: [&str; 9] = [
     "crates/linux",
     "crates/access",
