@@ -18,7 +18,6 @@ pub mod command_refusals;
 pub mod command_stat;
 pub mod count;
 pub mod damon;
-pub mod damos;
 pub(crate) mod disk_file;
 pub(crate) mod elf32;
 pub mod hostile_names;

@@ -51,8 +51,6 @@ pub enum Need {
     SmallHugePages,
     /// DAMON watching processes, with no other user.
     DamonVaddr,
-    /// DAMON on physical memory, with no other user.
-    DamonPaddr,
     /// 32-bit programs run.
     Programs32,
     /// A userfaultfd for faults of the program itself, with SIGBUS instead of a second thread, which needs no privilege, and
@@ -102,7 +100,7 @@ pub enum Need {
 
 impl Need {
     /// All needs, in the order of the tables.
-    pub const ALL: [Need; 46] = [
+    pub const ALL: [Need; 45] = [
         Need::Root,
         Need::RemoteAdvice,
         Need::RemoteCollapse,
@@ -126,7 +124,6 @@ impl Need {
         Need::Swap,
         Need::SmallHugePages,
         Need::DamonVaddr,
-        Need::DamonPaddr,
         Need::Programs32,
         Need::UserFaults,
         Need::KernelThreads,
@@ -177,7 +174,6 @@ impl Need {
             Need::Swap => "swap on zram",
             Need::SmallHugePages => "huge pages of 64 KiB",
             Need::DamonVaddr => "DAMON vaddr",
-            Need::DamonPaddr => "DAMON paddr",
             Need::Programs32 => "32-bit programs",
             Need::UserFaults => "userfaultfd for user faults",
             Need::KernelThreads => "kernel threads",

@@ -54,7 +54,6 @@ fn offer(need: Need) -> Offer {
         Need::Swap => Ok(made(Swap::on(8 << 20))),
         Need::SmallHugePages => Ok(file("/sys/kernel/mm/transparent_hugepage/hugepages-64kB/enabled")),
         Need::DamonVaddr => Ok(damon("vaddr")),
-        Need::DamonPaddr => Ok(damon("paddr")),
         Need::Programs32 => Ok(made(elf32::run(elf32::EXIT_0).and_then(|mut child| child.wait()))),
         Need::UserFaults => Ok(user_faults()),
         Need::KernelThreads => Ok(kernel_threads()),

@@ -126,12 +126,6 @@ pub const ALL: &[LiveTest] = tests! {
     trim::what_a_look_and_a_count_cost needs [Root, PageFrames, RemoteAdvice, RemoteCollapse, HugePageModes];
     damon::it_sees_the_hot_part_and_not_the_cold_one needs [Root, DamonVaddr, HugePageModes];
     damon::attach_on_this_backend_promotes_the_hot_windows needs [Root, DamonVaddr, RemoteCollapse, HugePageModes];
-    damos::without_damon_or_with_somebody_elses_nothing_is_changed needs [Root];
-    damos::what_the_kernel_knows_is_what_it_takes needs [Root, DamonPaddr];
-    damos::pages_of_a_group_and_a_class_change_their_list_and_no_others needs [Root, DamonPaddr, MemoryGroups, PageFrames, HugePageModes];
-    damos::a_quota_bounds_what_is_done_in_an_interval needs [Root, DamonPaddr];
-    damos::a_group_that_is_not_there_is_named_and_nothing_stays needs [Root, DamonPaddr];
-    damos::what_a_crash_leaves_is_taken_down_by_the_journal needs [Root, DamonPaddr];
     count::each_window_counts_as_what_became_of_it needs [Root, PageFrames, RemoteCollapse, RemoteAdvice, HugePageModes];
     count::a_collapsed_window_is_reserved_and_allocated needs [Root, PageFrames, RemoteCollapse, HugePageModes];
     count::a_window_that_was_torn_is_downgraded needs [Root, PageFrames, HugePageModes, PagemapScan];

@@ -2,7 +2,7 @@
 //!
 //! DAMON divides the address space into regions of similar access, samples one page of each every sampling interval,
 //! and counts over an aggregation interval the samples that found it touched. Exact readings of every page are
-//! `access`. DAMON on the physical memory of the host is in `physical.rs`, on the same tree.
+//! `access`.
 //!
 //! A run goes through three types: [`Draft`] (nothing written yet), [`Committed`] (the tree is filled in) and
 //! [`Running`]. Dropping the last two stops the kernel's thread and removes the tree. A crash leaves both behind: call
@@ -30,8 +30,6 @@ use units::AddressRange;
 
 use crate::journal::{Knobs, Mark};
 use crate::{At, Error, KernelFiles, Pid};
-
-pub mod physical;
 
 const KDAMONDS: &str = "sys/kernel/mm/damon/admin/kdamonds";
 const CONTEXT: &str = "0/contexts/0";
