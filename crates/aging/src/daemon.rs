@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use access::arrivals::Membership;
 use access::source::Stopwatch;
-use linux::journal::Knobs;
+use linux::journal::HostSettings;
 use linux::{Error, KernelFiles, Pid, processes, stat};
 use units::Bytes;
 
@@ -70,7 +70,7 @@ pub struct Daemon<F: KernelFiles + Sync + 'static> {
     begun: BTreeMap<Pid, u64>,
     swap: Option<Swap>,
     streams: Option<Streams>,
-    knobs: Knobs<'static, F>,
+    knobs: HostSettings<'static, F>,
     control: ByClass<Control>,
     control_next: Duration,
     summary: Summary,
@@ -105,7 +105,7 @@ impl<F: KernelFiles + Sync + 'static> Daemon<F> {
         files: &'static F,
         settings: Settings,
         streams: Option<Streams>,
-        knobs: Knobs<'static, F>,
+        knobs: HostSettings<'static, F>,
     ) -> Result<(Daemon<F>, Vec<Event>), Error> {
         let group = find(files, &settings.scope)?;
         let dials = settings.wishes.at_first();
@@ -278,7 +278,7 @@ impl<F: KernelFiles + Sync + 'static> Daemon<F> {
         }
         let followed =
             self.swap.as_mut().map_or(Ok(()), |swap| swap.follow(self.files, &mut self.knobs, &mut Vec::new()));
-        let put_back = self.knobs.put_back().and(followed);
+        let put_back = self.knobs.restore().and(followed);
         if let Some(streams) = &mut self.streams {
             streams.finish(self.files, now, is_haste, &mut events)?;
             (self.summary.dropped_bytes, self.summary.left_bytes) = streams.totals();

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use linux::cgroup::group::{self, Group};
 use linux::cgroup::limited;
-use linux::journal::Knobs;
+use linux::journal::HostSettings;
 use linux::{Error, KernelFiles, vmstat};
 use rustix::io::Errno;
 
@@ -66,7 +66,7 @@ impl Swap {
         group: Option<&Group>,
         dials: &Levels,
         gently: bool,
-        knobs: &mut Knobs<'_, F>,
+        knobs: &mut HostSettings<'_, F>,
         events: &mut Vec<Event>,
     ) -> Result<Option<Swap>, Error> {
         let Some(dial) = dials.get(Class::Data) else { return Ok(None) };
@@ -92,11 +92,11 @@ impl Swap {
     pub fn turn<F: KernelFiles>(
         &mut self,
         dial: Level,
-        knobs: &mut Knobs<'_, F>,
+        knobs: &mut HostSettings<'_, F>,
         events: &mut Vec<Event>,
     ) -> Result<(), Error> {
         let (path, value) = self.knob.at(dial, self.gently)?;
-        knobs.turn(path, &value)?;
+        knobs.set(path, &value)?;
         self.dial = dial;
         events.push(Event::Turned { path: format!("/{path}"), value, class: Class::Data });
         Ok(())
@@ -110,7 +110,7 @@ impl Swap {
     pub fn follow<F: KernelFiles>(
         &mut self,
         files: &F,
-        knobs: &mut Knobs<'_, F>,
+        knobs: &mut HostSettings<'_, F>,
         events: &mut Vec<Event>,
     ) -> Result<(), Error> {
         if let Scope::Group(name) = &self.scope
@@ -135,7 +135,7 @@ impl Swap {
         self.adopt(files, knobs)
     }
 
-    fn adopt<F: KernelFiles>(&mut self, files: &F, knobs: &mut Knobs<'_, F>) -> Result<(), Error> {
+    fn adopt<F: KernelFiles>(&mut self, files: &F, knobs: &mut HostSettings<'_, F>) -> Result<(), Error> {
         let Knob::Weight { path, normal } = &self.knob else { return Ok(()) };
         let ours = files.read(path).unwrap_or_default();
         let weight_of = |directory: &str| format!("{directory}/memory.swappiness");
@@ -156,7 +156,7 @@ impl Swap {
             let inherits = above.is_none_or(|above| above.inherits)
                 && files.read(&path).is_ok_and(|theirs| theirs.trim() == ours.trim());
             if inherits {
-                knobs.promise(&path, &normal.to_string())?;
+                knobs.record_undo(&path, &normal.to_string())?;
             }
             self.below.insert(directory, Below { inode, inherits });
         }
@@ -310,11 +310,11 @@ mod tests {
         dial: u8,
     ) -> Result<(Vec<String>, Vec<Event>), Error> {
         let folder = tempfile::tempdir().unwrap();
-        let mut knobs = Knobs::open(kernel, folder.path())?;
+        let mut knobs = HostSettings::open(kernel, folder.path())?;
         let mut events = Vec::new();
         let begun = Swap::begin(kernel, scope, group, &data(dial), false, &mut knobs, &mut events);
         let written = kernel.writes();
-        knobs.put_back()?;
+        knobs.restore()?;
         begun.map(|_| (written, events))
     }
 
@@ -354,7 +354,7 @@ mod tests {
             .fold(kernel().file("proc/self/mountinfo", V1), |kernel, name| kernel.file(&in_group(name), "60\n"));
         let (group, scope) = (group::find(&kernel, "a").unwrap(), Scope::Group("a".to_owned()));
         let folder = tempfile::tempdir().unwrap();
-        let mut knobs = Knobs::open(&kernel, folder.path()).unwrap();
+        let mut knobs = HostSettings::open(&kernel, folder.path()).unwrap();
         let mut swap = Swap::begin(&kernel, &scope, Some(&group), &data(100), false, &mut knobs, &mut Vec::new())
             .unwrap()
             .unwrap();
@@ -363,7 +363,7 @@ mod tests {
             kernel.add(&in_group(name), value);
         }
         swap.follow(&kernel, &mut knobs, &mut Vec::new()).unwrap();
-        knobs.put_back().unwrap();
+        knobs.restore().unwrap();
         let read = |name: &str| kernel.read(&in_group(name)).unwrap().trim().to_owned();
         assert_eq!(["a", "a/old", "a/inherits"].map(read), ["60", "60", "60"]);
         assert_eq!(["a/has its own", "b/elsewhere"].map(read), ["30", "0"]);
@@ -377,7 +377,7 @@ mod tests {
             .fold(kernel().file("proc/self/mountinfo", V1), |kernel, name| kernel.file(&in_group(name), "60\n"));
         let (group, scope) = (group::find(&kernel, "a").unwrap(), Scope::Group("a".to_owned()));
         let folder = tempfile::tempdir().unwrap();
-        let mut knobs = Knobs::open(&kernel, folder.path()).unwrap();
+        let mut knobs = HostSettings::open(&kernel, folder.path()).unwrap();
         let mut events = Vec::new();
         let begun = Swap::begin(&kernel, &scope, Some(&group), &data(100), false, &mut knobs, &mut events);
         let mut swap = begun.unwrap().unwrap();
@@ -394,7 +394,7 @@ mod tests {
         // Created again with its own weight, which it keeps.
         again("a/own", "45\n");
         swap.follow(&kernel, &mut knobs, &mut events).unwrap();
-        knobs.put_back().unwrap();
+        knobs.restore().unwrap();
         let read = |name: &str| kernel.read(&in_group(name)).unwrap().trim().to_owned();
         assert_eq!(["a", "a/own", "a/chose", "a/chose/below"].map(read), ["60", "45", "30", "0"]);
     }
@@ -405,7 +405,7 @@ mod tests {
         let kernel = kernel().file(most, "max\n").file("proc/self/mountinfo", V2);
         let (group, scope) = (group::find(&kernel, "a").unwrap(), Scope::Group("a".to_owned()));
         let folder = tempfile::tempdir().unwrap();
-        let mut knobs = Knobs::open(&kernel, folder.path()).unwrap();
+        let mut knobs = HostSettings::open(&kernel, folder.path()).unwrap();
         let mut events = Vec::new();
         let begun = Swap::begin(&kernel, &scope, Some(&group), &data(100), false, &mut knobs, &mut events);
         let mut swap = begun.unwrap().unwrap();
@@ -415,7 +415,7 @@ mod tests {
         swap.follow(&kernel, &mut knobs, &mut events).unwrap();
         swap.follow(&kernel, &mut knobs, &mut events).unwrap();
         assert_eq!((kernel.read(most).unwrap().trim(), events.len()), ("0", 2), "{events:?}");
-        knobs.put_back().unwrap();
+        knobs.restore().unwrap();
         assert_eq!(kernel.read(most).unwrap().trim(), "4096", "not what the group before it had");
     }
 

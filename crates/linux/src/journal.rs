@@ -3,7 +3,7 @@
 //! Before a setting is changed, its value is written to `/run/masu/private/<pid>-<start>.journal`, the journal of
 //! this process, and to disk. A normal end restores the settings in reverse order and removes the journal. After any
 //! other end the next start finds the journal of a dead process and restores then ([`replay`]). The caller decides
-//! which ends are normal, SIGTERM included: dropping [`Knobs`] is one. A process holds flock(2) on its journal while
+//! which ends are normal, SIGTERM included: dropping [`HostSettings`] is one. A process holds flock(2) on its journal while
 //! it lives, which also shows in another PID namespace. A journal of an earlier version is judged by process id and
 //! start alone.
 //!
@@ -37,14 +37,14 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::error::errno;
-use crate::{Error, KernelFiles, Pid, choice, stat};
+use crate::{Error, KernelFiles, Pid, bracketed, stat};
 pub use client::{Client, ClientLocks, Record, When};
 use client::{Locks, Tagged};
 use file::{Journal, Line, Writer, append_line, journals_in, new_journal};
 
 /// Settings that this process has changed. Dropping restores them.
 #[derive(Debug)]
-pub struct Knobs<'f, F: KernelFiles> {
+pub struct HostSettings<'f, F: KernelFiles> {
     files: &'f F,
     directory: PathBuf,
     writer: Writer,
@@ -144,21 +144,30 @@ fn key(path: &str, part: Option<&str>) -> String {
     part.map_or_else(|| path.to_owned(), |part| format!("{path}#{part}"))
 }
 
-impl<'f, F: KernelFiles> Knobs<'f, F> {
+impl<'f, F: KernelFiles> HostSettings<'f, F> {
     /// Opens the settings with their journal below `directory`, by convention `/run/masu`. Nothing is written before
     /// the first change.
     ///
     /// # Errors
     /// If the start of this process cannot be read.
-    pub fn open(files: &'f F, directory: &Path) -> Result<Knobs<'f, F>, Error> {
+    pub fn open(files: &'f F, directory: &Path) -> Result<HostSettings<'f, F>, Error> {
         let pid = Pid::own();
         let writer = Writer { pid, start_ticks: stat::stat(files, pid)?.start_ticks };
-        Ok(Knobs::of_writer(files, directory, writer))
+        Ok(HostSettings::of_writer(files, directory, writer))
     }
 
-    fn of_writer(files: &'f F, directory: &Path, writer: Writer) -> Knobs<'f, F> {
+    fn of_writer(files: &'f F, directory: &Path, writer: Writer) -> HostSettings<'f, F> {
         let (journal, held, lines, clients) = (None, Vec::new(), 0, Vec::new());
-        Knobs { files, directory: directory.to_owned(), writer, journal, held, lines, tidied_at: TIDIED_FROM, clients }
+        HostSettings {
+            files,
+            directory: directory.to_owned(),
+            writer,
+            journal,
+            held,
+            lines,
+            tidied_at: TIDIED_FROM,
+            clients,
+        }
     }
 
     /// Sets `path` (relative to the root) to `value`, after its present value is safe in the journal.
@@ -166,7 +175,7 @@ impl<'f, F: KernelFiles> Knobs<'f, F> {
     /// # Errors
     /// `Unsupported` for a setting that this kernel lacks, `Denied` without the privilege to change it or to write
     /// the journal. The setting is unchanged.
-    pub fn turn(&mut self, path: &str, value: &str) -> Result<(), Error> {
+    pub fn set(&mut self, path: &str, value: &str) -> Result<(), Error> {
         let _lock = self.lock()?;
         let first_time = !self.holds(path);
         if first_time {
@@ -189,25 +198,25 @@ impl<'f, F: KernelFiles> Knobs<'f, F> {
     ///
     /// # Errors
     /// If the journal cannot be written.
-    pub fn promise(&mut self, path: &str, value: &str) -> Result<(), Error> {
-        self.promise_held(Held::knob(path, value, None))
+    pub fn record_undo(&mut self, path: &str, value: &str) -> Result<(), Error> {
+        self.record(Held::knob(path, value, None))
     }
 
-    /// As [`Knobs::promise`], but skipped at the end unless the object carries our `mark`: for paths where other
+    /// As [`HostSettings::record_undo`], but skipped at the end unless the object carries our `mark`: for paths where other
     /// programs may make objects too.
     ///
     /// # Errors
     /// If the journal cannot be written.
-    pub fn promise_if_marked(&mut self, path: &str, value: &str, mark: Mark) -> Result<(), Error> {
-        self.promise_held(Held::knob(path, value, Some(mark)))
+    pub fn record_undo_if_marked(&mut self, path: &str, value: &str, mark: Mark) -> Result<(), Error> {
+        self.record(Held::knob(path, value, Some(mark)))
     }
 
-    fn promise_held(&mut self, held: Held) -> Result<(), Error> {
+    fn record(&mut self, held: Held) -> Result<(), Error> {
         let _lock = self.lock()?;
         if self.holds(&held.key()) { Ok(()) } else { self.hold(held) }
     }
 
-    /// As [`Knobs::promise`], for an undo by a client, with its data in JSON. A record of another process is taken over;
+    /// As [`HostSettings::record_undo`], for an undo by a client, with its data in JSON. A record of another process is taken over;
     /// otherwise `old` is called.
     pub(crate) fn promise_undo<E: From<Error>>(
         &mut self,
@@ -262,7 +271,7 @@ impl<'f, F: KernelFiles> Knobs<'f, F> {
     ///
     /// # Errors
     /// The first failure. The other settings are restored all the same; failed ones stay in the journal.
-    pub fn put_back(&mut self) -> Result<(), Error> {
+    pub fn restore(&mut self) -> Result<(), Error> {
         if self.held.is_empty() {
             return Ok(());
         }
@@ -355,10 +364,10 @@ impl<'f, F: KernelFiles> Knobs<'f, F> {
     }
 }
 
-impl<F: KernelFiles> Drop for Knobs<'_, F> {
+impl<F: KernelFiles> Drop for HostSettings<'_, F> {
     fn drop(&mut self) {
         // Settings that could not be restored are in the journal, for the next start.
-        let _ = self.put_back();
+        let _ = self.restore();
     }
 }
 
@@ -420,7 +429,7 @@ pub(crate) fn is_plain(path: &str) -> bool {
 /// Present value, in the form to write: the bracketed word of a list of words, or the text without the line's end.
 fn read_knob(files: &impl KernelFiles, path: &str) -> Result<String, Error> {
     let text = files.read(path).map_err(|errno| Error::of_host("read", format_args!("/{path}"), errno))?;
-    Ok(choice::chosen(&text).unwrap_or(text.trim()).to_owned())
+    Ok(bracketed::chosen(&text).unwrap_or(text.trim()).to_owned())
 }
 
 fn write_knob(files: &impl KernelFiles, path: &str, value: &str) -> Result<(), Error> {

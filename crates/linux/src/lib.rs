@@ -38,14 +38,14 @@ use proc::{frame_file, key_lines};
 use process::forked;
 #[cfg(test)]
 use process::quiet_process;
-pub use process::{process_lock, proxy, witness};
-use sys::choice;
+pub use process::{process_lock, proxy, signal_detector};
+use sys::bracketed;
 pub use sys::{caches, ksm, lru_gen, read_ahead, thp, thp_stats};
 use syscalls::{advice, scratch};
 pub use syscalls::{
-    cache_line, cachestat, capabilities, children_usage, cpu_time, file_handle, handover, injection, merged_memory,
-    open_files, page_cache, perf_counters, pinned_file, place, process_madvise, process_vm, ptrace_access,
-    queued_signal, sealed_memory, shared_memory, signals, spare, syscall_dispatch, userfaultfd,
+    cache_line, cachestat, capabilities, children_usage, cpu_time, file_handle, injection, merged_memory,
+    message_socket, open_files, page_cache, perf_counters, pinned_file, place, process_madvise, process_vm,
+    ptrace_access, queued_signal, sealed_memory, shared_memory, signals, spare, syscall_dispatch, userfaultfd,
 };
 
 pub use error::{At, Error, NotRead, describe, describe_io, symbol};

@@ -23,7 +23,7 @@ use crate::pagemap::Pagemap;
 use crate::process_madvise::{Advice, advise};
 use crate::scratch::Scratch;
 use crate::{
-    Error, KernelFiles, Pid, capabilities, cgroup, choice, damon, meminfo, resctrl, smaps, syscall_dispatch, thp,
+    Error, KernelFiles, Pid, bracketed, capabilities, cgroup, damon, meminfo, resctrl, smaps, syscall_dispatch, thp,
     userfaultfd,
 };
 
@@ -213,7 +213,7 @@ fn lockdown(files: &impl KernelFiles) -> Known<Lockdown> {
     const WORDS: [(&str, Lockdown); 3] =
         [("none", Lockdown::None), ("integrity", Lockdown::Integrity), ("confidentiality", Lockdown::Confidentiality)];
     match files.read(&format!("{DIRECTORY}/lockdown")) {
-        Ok(text) => choice::parse(&format!("/{DIRECTORY}/lockdown"), &text, &WORDS).into(),
+        Ok(text) => bracketed::parse(&format!("/{DIRECTORY}/lockdown"), &text, &WORDS).into(),
         // An empty directory is the mount point of securityfs; the kernel may be locked down all the same.
         Err(Errno::NOENT) if files.list(DIRECTORY).is_ok_and(|names| names.is_empty()) => {
             Known::Unknown(format!("`mount -t securityfs none /{DIRECTORY}` would show it"))

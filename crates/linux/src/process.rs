@@ -5,4 +5,4 @@ pub mod process_lock;
 pub mod proxy;
 #[cfg(test)]
 pub mod quiet_process;
-pub mod witness;
+pub mod signal_detector;

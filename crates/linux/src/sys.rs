@@ -1,7 +1,7 @@
 //! Files below `/sys`, one file per interface. Control groups, DAMON and resctrl have folders of their own.
 
+pub mod bracketed;
 pub mod caches;
-pub mod choice;
 pub mod ksm;
 pub mod lru_gen;
 pub mod read_ahead;

@@ -12,7 +12,7 @@ use linux::probe::Known;
 use linux::process_lock::{self, ProcessLock, Unlocked};
 use linux::runtime_directory::DIRECTORY;
 use linux::status::{self, HugePages, Seccomp, Status};
-use linux::{Error, KernelFiles, Pid, capabilities, damon, journal::Knobs};
+use linux::{Error, KernelFiles, Pid, capabilities, damon, journal::HostSettings};
 
 use crate::failure::Failure;
 use crate::terminal::print;
@@ -23,7 +23,7 @@ pub struct Observers {
     probed: Probed,
     pub backend: Backend,
     /// Holds the record to take DAMON down if masu is killed.
-    _knobs: Option<Knobs<'static, linux::Rooted>>,
+    _knobs: Option<HostSettings<'static, linux::Rooted>>,
 }
 
 impl Observers {
@@ -68,7 +68,7 @@ impl Observers {
     }
 }
 
-fn promise_to_take_damon_down() -> Result<Knobs<'static, linux::Rooted>, Failure> {
+fn promise_to_take_damon_down() -> Result<HostSettings<'static, linux::Rooted>, Failure> {
     let failed = |error: Error| Failure::new(format!("cannot keep a journal for DAMON: {error}"));
     let mut knobs = runtime::knobs()?;
     damon::promise_undo(&mut knobs).map_err(failed)?;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use linux::journal::Knobs;
+use linux::journal::HostSettings;
 use linux::runtime_directory::{self as directory, DIRECTORY, Seen};
 use linux::{Error, Rooted};
 use rustix::io::Errno;
@@ -39,7 +39,7 @@ pub fn private_of_host(cannot: &str) -> Result<PathBuf, Failure> {
 }
 
 /// Settings of the host that masu is about to change, with their journal.
-pub fn knobs() -> Result<Knobs<'static, Rooted>, Failure> {
+pub fn knobs() -> Result<HostSettings<'static, Rooted>, Failure> {
     const CANNOT: &str = "keep a journal of settings";
     private_of_host(CANNOT)?;
     if let Seen::CannotTell(why) = directory::seen(&*HOST, DIRECTORY) {
@@ -47,7 +47,7 @@ pub fn knobs() -> Result<Knobs<'static, Rooted>, Failure> {
             "{why}: if {DIRECTORY} ends with it and masu is killed, settings of the host stay turned"
         ));
     }
-    Knobs::open(&*HOST, Path::new(DIRECTORY)).map_err(|error| at_directory(CANNOT, &error))
+    HostSettings::open(&*HOST, Path::new(DIRECTORY)).map_err(|error| at_directory(CANNOT, &error))
 }
 
 /// A failure at one of the directories, with its remedy.

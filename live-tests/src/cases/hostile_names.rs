@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use contract::track::terms::{Terms, USUAL};
 use contract::track::wire::{Answer, MOST_BYTES, Request, SHORT_BYTES};
-use linux::handover::Connection;
+use linux::message_socket::Connection;
 use rustix::process::Signal;
 
 use super::command::masu;

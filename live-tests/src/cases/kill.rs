@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use contract::track::SOCKET;
 use contract::track::terms::{Terms, USUAL};
 use contract::track::wire::{Answer, MOST_BYTES, Request, SHORT_BYTES};
-use linux::handover::Connection;
+use linux::message_socket::Connection;
 use linux::thp;
 use rustix::process::Signal;
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use linux::journal::{self, Knobs, Restored, Undone};
+use linux::journal::{self, HostSettings, Restored, Undone};
 use linux::resctrl::{CacheId, Group, Mode, Reading, Resctrl, Resource, Schemata, UNDO, Why};
 use linux::{Pid, Rooted};
 use units::{Bytes, WayMask, Ways};
@@ -117,7 +117,7 @@ impl Drop for Helper {
 fn life_cycle(place: &Place, host: &Rooted) -> Outcome {
     let before = place.state(host)?;
     let resctrl = Resctrl::at(host, &place.root)?;
-    let mut knobs = Knobs::open(host, &place.journal)?;
+    let mut knobs = HostSettings::open(host, &place.journal)?;
     let mut changes = resctrl.change(&mut knobs, &mut |_| false)?;
     let web = make(&mut changes).map_err(|error| error.to_string())?;
     changes.set_mode(&web, Mode::Exclusive)?;
@@ -133,7 +133,7 @@ fn life_cycle(place: &Place, host: &Rooted) -> Outcome {
     }
     assert_eq!((resctrl.mode(&web)?, resctrl.group_of(helper.pid())?), (Mode::Exclusive, Group::own("web")?));
     assert!(resctrl.size(&web)?.values().flat_map(BTreeMap::values).all(|bytes| *bytes > Bytes(0)));
-    knobs.put_back()?;
+    knobs.restore()?;
     assert_eq!(place.state(host)?, before);
     assert_eq!(resctrl.group_of(helper.pid())?, Group::DEFAULT);
     assert_eq!(replay(host, &place.journal)?, []);
@@ -202,7 +202,7 @@ pub fn a_group_is_collected_once_its_maker_is_dead_and_not_before(live: &Live) -
     let elsewhere = place.journal.join("of-another");
     let mut maker = Helper::start(&["partition", &place.root, elsewhere.to_str().ok_or("no text")?])?;
     let resctrl = Resctrl::at(live.files(), &place.root)?;
-    let mut knobs = Knobs::open(live.files(), &place.journal)?;
+    let mut knobs = HostSettings::open(live.files(), &place.journal)?;
     let mut changes = resctrl.change(&mut knobs, &mut |_| false)?;
     assert_eq!(changes.collect()?, []);
     let taken = changes.make(&Group::own("web")?, &mut |_| false).err().ok_or("the name was free")?;
@@ -218,7 +218,7 @@ pub fn running_out_of_classes_and_waiting_for_numbers_are_told_apart(live: &Live
     let few = Place::emulated(&["--classes", "3"])?;
     let resctrl = Resctrl::at(live.files(), &few.root)?;
     assert_eq!(resctrl.info()?.classes_max, 3);
-    let mut knobs = Knobs::open(live.files(), &few.journal)?;
+    let mut knobs = HostSettings::open(live.files(), &few.journal)?;
     let mut changes = resctrl.change(&mut knobs, &mut |_| false)?;
     let never = &mut |_| panic!("there is nothing to wait for");
     let _two = [changes.make(&Group::own("a")?, never)?, changes.make(&Group::own("b")?, never)?];
@@ -227,7 +227,7 @@ pub fn running_out_of_classes_and_waiting_for_numbers_are_told_apart(live: &Live
 
     let busy = Place::emulated(&["--rmids", "2", "--limbo", "600000"])?;
     let resctrl = Resctrl::at(live.files(), &busy.root)?;
-    let mut knobs = Knobs::open(live.files(), &busy.journal)?;
+    let mut knobs = HostSettings::open(live.files(), &busy.journal)?;
     let mut changes = resctrl.change(&mut knobs, &mut |_| false)?;
     let first = changes.make(&Group::own("a")?, &mut |_| false)?;
     changes.remove(first)?;
@@ -246,7 +246,7 @@ pub fn running_out_of_classes_and_waiting_for_numbers_are_told_apart(live: &Live
 pub fn ways_that_come_together_are_told(live: &Live) -> Outcome {
     let place = Place::emulated(&["--machine", "skylake-11"])?;
     let resctrl = Resctrl::at(live.files(), &place.root)?;
-    let mut knobs = Knobs::open(live.files(), &place.journal)?;
+    let mut knobs = HostSettings::open(live.files(), &place.journal)?;
     let mut changes = resctrl.change(&mut knobs, &mut |_| false)?;
     let web = changes.make(&Group::own("web")?, &mut |_| false)?;
     let asked = Schemata::of_masks(Resource::L3, [(CacheId(0), WayMask(0x400))]);
@@ -262,7 +262,7 @@ pub fn code_and_data_and_several_caches_are_divided_apart(live: &Live) -> Outcom
     let resctrl = Resctrl::at(live.files(), &place.root)?;
     assert_eq!(resctrl.domains()?, [CacheId(0), CacheId(3)]);
     assert_eq!(resctrl.info()?.l3_resources(), [Resource::L3Code, Resource::L3Data]);
-    let mut knobs = Knobs::open(live.files(), &place.journal)?;
+    let mut knobs = HostSettings::open(live.files(), &place.journal)?;
     let mut changes = resctrl.change(&mut knobs, &mut |_| false)?;
     let before = resctrl.schemata(&Group::DEFAULT)?;
     let data = Schemata::of_masks(Resource::L3Data, [(CacheId(3), WayMask(0xff))]);
@@ -274,7 +274,7 @@ pub fn code_and_data_and_several_caches_are_divided_apart(live: &Live) -> Outcom
     let refused = changes.write(&Group::DEFAULT, &unknown).err().ok_or("cache 1 was there")?;
     assert_eq!((refused.why, refused.status), (Why::Refused, None));
     drop(changes);
-    knobs.put_back()?;
+    knobs.restore()?;
     assert_eq!(resctrl.schemata(&Group::DEFAULT)?, before);
     Ok(())
 }
@@ -283,7 +283,7 @@ pub fn code_and_data_and_several_caches_are_divided_apart(live: &Live) -> Outcom
 pub fn all_threads_of_a_process_are_moved_while_they_come_and_go(live: &Live) -> Outcome {
     let place = Place::emulated(&[])?;
     let resctrl = Resctrl::at(live.files(), &place.root)?;
-    let mut knobs = Knobs::open(live.files(), &place.journal)?;
+    let mut knobs = HostSettings::open(live.files(), &place.journal)?;
     let helper = Helper::start(&["comers", "24"])?;
     let mut changes = resctrl.change(&mut knobs, &mut |_| false)?;
     let web = changes.make(&Group::own("web")?, &mut |_| false)?;
@@ -318,7 +318,7 @@ pub fn a_process_from_somebody_elses_group_goes_back_there(live: &Live) -> Outco
     let batch = Path::new(&place.root).join("batch");
     fs::create_dir(&batch)?;
     fs::create_dir(batch.join("mon_groups/counted"))?;
-    let mut knobs = Knobs::open(live.files(), &place.journal)?;
+    let mut knobs = HostSettings::open(live.files(), &place.journal)?;
     fs::write(batch.join("tasks"), helper.pid().to_string())?;
     fs::write(batch.join("mon_groups/counted/tasks"), helper.pid().to_string())?;
     let origin = resctrl.group_of(helper.pid())?;
@@ -331,7 +331,7 @@ pub fn a_process_from_somebody_elses_group_goes_back_there(live: &Live) -> Outco
     assert_eq!(not_ours.why, Why::NotOurs);
     assert_eq!(changes.collect()?, []);
     drop(changes);
-    knobs.put_back()?;
+    knobs.restore()?;
     assert_eq!(resctrl.group_of(helper.pid())?, origin);
     assert_eq!(resctrl.groups()?.iter().map(Group::to_string).collect::<Vec<_>>(), ["batch"]);
     Ok(())
@@ -341,7 +341,7 @@ pub fn a_process_from_somebody_elses_group_goes_back_there(live: &Live) -> Outco
 pub fn counters_show_numbers_and_words(live: &Live) -> Outcome {
     let place = Place::emulated(&["--machine", "snc-2"])?;
     let resctrl = Resctrl::at(live.files(), &place.root)?;
-    let mut knobs = Knobs::open(live.files(), &place.journal)?;
+    let mut knobs = HostSettings::open(live.files(), &place.journal)?;
     let mut changes = resctrl.change(&mut knobs, &mut |_| false)?;
     let web = changes.make(&Group::own("web")?, &mut |_| false)?;
     for line in [

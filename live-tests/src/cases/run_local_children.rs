@@ -4,7 +4,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use farmem_engine::handshake::{self, Secret, Sections, Terms};
-use linux::handover::Listener;
+use linux::message_socket::Listener;
 
 use super::Outcome;
 use super::programs::{self, Running};

@@ -4,7 +4,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use farmem_engine::handshake::Secret;
-use linux::handover::{Connection, Listener};
+use linux::message_socket::{Connection, Listener};
 use rustix::process::Signal;
 
 use super::Outcome;

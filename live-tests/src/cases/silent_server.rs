@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use contract::track::terms::{Terms, USUAL};
 use contract::track::wire::{Answer, MOST_BYTES, Refused, Request, SHORT_BYTES};
-use linux::handover::Connection;
+use linux::message_socket::Connection;
 use linux::{Pid, Rooted, stat};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::Signal;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use linux::handover::Connection;
+use linux::message_socket::Connection;
 use rustix::process::Signal;
 use serde_json::Value;
 

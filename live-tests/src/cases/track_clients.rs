@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use contract::track::terms::{Terms, USUAL};
 use contract::track::wire::{Answer, MOST_BYTES, Refused, Request, SHORT_BYTES};
-use linux::handover::Connection;
+use linux::message_socket::Connection;
 use rustix::process::Signal;
 
 use super::Outcome;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use contract::track::list::{Head, MAGIC, Page, Window};
 use contract::track::wire::{Answer, MOST_BYTES, Request, SHORT_BYTES};
-use linux::handover::{Connection, Listener};
+use linux::message_socket::{Connection, Listener};
 use linux::sealed_memory::sealed;
 
 use super::Outcome;

@@ -139,7 +139,7 @@ pub fn connecting_and_leaving_all_the_time_keeps_nobody_out(_: &Live) -> Outcome
     let over = std::sync::atomic::AtomicBool::new(false);
     let knock = || {
         while !over.load(std::sync::atomic::Ordering::Relaxed) {
-            let _ = linux::handover::Connection::at(Path::new(&socket));
+            let _ = linux::message_socket::Connection::at(Path::new(&socket));
         }
     };
     std::thread::scope(|scope| -> Outcome {

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use linux::handover::Connection;
+use linux::message_socket::Connection;
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{UnshareFlags, unshare_unsafe};

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use linux::Rooted;
-use linux::journal::Knobs;
+use linux::journal::HostSettings;
 use linux::resctrl::{Changes, Group, Resctrl, Schemata};
 use units::{WayMask, Ways};
 
@@ -30,7 +30,7 @@ pub(crate) fn make(changes: &mut Changes<'_, '_, Rooted>) -> Result<linux::resct
 pub(super) fn partition(root: &str, journal: &str) -> Result<(), Wrong> {
     let host = Rooted::host();
     let resctrl = Resctrl::at(&host, root)?;
-    let mut knobs = Knobs::open(&host, Path::new(journal))?;
+    let mut knobs = HostSettings::open(&host, Path::new(journal))?;
     let mut changes = resctrl.change(&mut knobs, &mut |_| false)?;
     let _own = make(&mut changes)?;
     drop(changes);

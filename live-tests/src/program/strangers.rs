@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use contract::track::terms::{Terms, USUAL};
 use contract::track::wire::{Answer, Request, SHORT_BYTES};
-use linux::handover::Connection;
+use linux::message_socket::Connection;
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
 use super::Wrong;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use contract::track::terms::Terms;
 use contract::track::wire::{Answer, MOST_BYTES, Refused, SHORT_BYTES, Totals};
-use linux::handover::{Connection, Listener, Peer};
+use linux::message_socket::{Connection, Listener, Peer};
 use linux::sealed_memory::sealed;
 use linux::{Error, Pid};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

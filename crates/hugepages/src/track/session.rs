@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use contract::track::terms::Terms;
 use contract::track::wire::{self, Refused, Request};
 use linux::Pid;
-use linux::handover::Peer;
+use linux::message_socket::Peer;
 use units::Window;
 
 use crate::policy::Wish;

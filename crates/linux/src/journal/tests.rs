@@ -43,7 +43,7 @@ fn dies(kernel: &FakeKernel, writer: Writer) {
 }
 
 /// Ends the process with its descriptors, without a restore.
-pub(crate) fn abandon<F: KernelFiles>(mut knobs: Knobs<'_, F>) {
+pub(crate) fn abandon<F: KernelFiles>(mut knobs: HostSettings<'_, F>) {
     knobs.journal = None;
     std::mem::forget(knobs);
 }
@@ -73,11 +73,11 @@ fn knob_writes(kernel: &FakeKernel) -> Vec<String> {
 fn knobs_are_put_back_in_reverse_order_with_the_word_in_brackets() {
     let (_run, directory) = run();
     let kernel = kernel();
-    let mut knobs = Knobs::of_writer(&kernel, &directory, writer(7));
-    knobs.turn(THP, "always").unwrap();
-    knobs.turn(SCAN, "5000").unwrap();
-    knobs.turn(SCAN, "6000").unwrap();
-    knobs.put_back().unwrap();
+    let mut knobs = HostSettings::of_writer(&kernel, &directory, writer(7));
+    knobs.set(THP, "always").unwrap();
+    knobs.set(SCAN, "5000").unwrap();
+    knobs.set(SCAN, "6000").unwrap();
+    knobs.restore().unwrap();
     drop(knobs);
     let expected = [
         format!("{THP} <- always"),
@@ -95,9 +95,9 @@ fn knobs_are_put_back_in_reverse_order_with_the_word_in_brackets() {
 fn dropping_puts_back_and_turning_nothing_writes_nothing() {
     let (_run, directory) = run();
     let kernel = kernel();
-    drop(Knobs::of_writer(&kernel, &directory, writer(7)));
+    drop(HostSettings::of_writer(&kernel, &directory, writer(7)));
     assert!(!directory.exists());
-    Knobs::of_writer(&kernel, &directory, writer(7)).turn(SCAN, "1").unwrap();
+    HostSettings::of_writer(&kernel, &directory, writer(7)).set(SCAN, "1").unwrap();
     assert_eq!(kernel.read(SCAN).unwrap(), "100");
 }
 
@@ -105,9 +105,9 @@ fn dropping_puts_back_and_turning_nothing_writes_nothing() {
 fn the_journal_is_written_before_the_knob_is_turned() {
     let (_run, directory) = run();
     let kernel = kernel().refusing(SCAN, Errno::ACCESS);
-    let mut knobs = Knobs::of_writer(&kernel, &directory, writer(7));
-    knobs.turn(THP, "always").unwrap();
-    assert!(matches!(knobs.turn(SCAN, "1"), Err(Error::Denied(_))));
+    let mut knobs = HostSettings::of_writer(&kernel, &directory, writer(7));
+    knobs.set(THP, "always").unwrap();
+    assert!(matches!(knobs.set(SCAN, "1"), Err(Error::Denied(_))));
     let journal = fs::read_to_string(private(&directory).join("7-1007.journal")).unwrap();
     let expected = format!("{{\"boot\":\"this-boot\"}}\n{{\"turned\":{{\"path\":\"{THP}\",\"old\":\"madvise\"}}}}\n");
     assert_eq!(journal, expected);
@@ -117,8 +117,8 @@ fn the_journal_is_written_before_the_knob_is_turned() {
 fn a_crash_is_made_good_by_the_next_start() {
     let (_run, directory) = run();
     let kernel = kernel();
-    let mut knobs = Knobs::of_writer(&kernel, &directory, writer(7));
-    knobs.turn(THP, "never").unwrap();
+    let mut knobs = HostSettings::of_writer(&kernel, &directory, writer(7));
+    knobs.set(THP, "never").unwrap();
     abandon(knobs);
     dies(&kernel, writer(7));
     let expected = Restored {
@@ -137,11 +137,11 @@ fn a_crash_is_made_good_by_the_next_start() {
 fn a_living_process_keeps_its_knobs() {
     let (_run, directory) = run();
     let kernel = kernel();
-    let mut knobs = Knobs::of_writer(&kernel, &directory, writer(7));
-    knobs.turn(THP, "never").unwrap();
+    let mut knobs = HostSettings::of_writer(&kernel, &directory, writer(7));
+    knobs.set(THP, "never").unwrap();
     assert_eq!(replay(&kernel, &directory).unwrap(), []);
     assert_eq!(kernel.read(THP).unwrap(), "never");
-    knobs.put_back().unwrap();
+    knobs.restore().unwrap();
     assert_eq!(kernel.read(THP).unwrap(), "madvise");
 }
 
@@ -150,15 +150,15 @@ fn a_living_process_keeps_its_knobs() {
 fn a_living_process_of_another_pid_namespace_keeps_its_knobs() {
     let (_run, directory) = run();
     let kernel = kernel();
-    let mut knobs = Knobs::of_writer(&kernel, &directory, writer(9));
-    knobs.turn(THP, "never").unwrap();
+    let mut knobs = HostSettings::of_writer(&kernel, &directory, writer(9));
+    knobs.set(THP, "never").unwrap();
     assert_eq!(replay(&kernel, &directory).unwrap(), []);
     assert_eq!(kernel.read(THP).unwrap(), "never");
     knobs.write_anew().unwrap();
     assert_eq!(replay(&kernel, &directory).unwrap(), [], "its new journal is held as well");
-    let mut ours = Knobs::of_writer(&kernel, &directory, writer(7));
-    ours.turn(THP, "always").unwrap();
-    ours.put_back().unwrap();
+    let mut ours = HostSettings::of_writer(&kernel, &directory, writer(7));
+    ours.set(THP, "always").unwrap();
+    ours.restore().unwrap();
     assert_eq!(kernel.read(THP).unwrap(), "always", "left to the other");
     abandon(knobs);
     assert_eq!(replay(&kernel, &directory).unwrap().len(), 1);
@@ -170,8 +170,8 @@ fn a_living_process_of_another_pid_namespace_keeps_its_knobs() {
 fn a_knob_that_refuses_the_value_that_it_has_is_put_back() {
     let (_run, directory) = run();
     let kernel = kernel().file("sys/state", "off\n").refusing_value("sys/state", "off", Errno::INVAL);
-    let mut knobs = Knobs::of_writer(&kernel, &directory, writer(7));
-    knobs.promise("sys/state", "off").unwrap();
+    let mut knobs = HostSettings::of_writer(&kernel, &directory, writer(7));
+    knobs.record_undo("sys/state", "off").unwrap();
     abandon(knobs);
     dies(&kernel, writer(7));
     let restored = replay(&kernel, &directory).unwrap();
@@ -183,13 +183,13 @@ fn a_knob_that_refuses_the_value_that_it_has_is_put_back() {
 fn of_two_processes_the_last_one_puts_the_first_value_back() {
     let (_run, directory) = run();
     let kernel = kernel();
-    let mut first = Knobs::of_writer(&kernel, &directory, writer(7));
-    let mut second = Knobs::of_writer(&kernel, &directory, writer(8));
-    first.turn(THP, "always").unwrap();
-    second.turn(THP, "never").unwrap();
-    first.put_back().unwrap();
+    let mut first = HostSettings::of_writer(&kernel, &directory, writer(7));
+    let mut second = HostSettings::of_writer(&kernel, &directory, writer(8));
+    first.set(THP, "always").unwrap();
+    second.set(THP, "never").unwrap();
+    first.restore().unwrap();
     assert_eq!(kernel.read(THP).unwrap(), "never");
-    second.put_back().unwrap();
+    second.restore().unwrap();
     assert_eq!(kernel.read(THP).unwrap(), "madvise");
 }
 
@@ -219,8 +219,8 @@ fn a_directory_that_others_could_write_is_repaired_and_its_journals_are_replayed
         let (_run, directory) = run();
         fs::create_dir(&directory).unwrap();
         let kernel = kernel();
-        let mut knobs = Knobs::of_writer(&kernel, &directory, writer(7));
-        knobs.turn(THP, "never").unwrap();
+        let mut knobs = HostSettings::of_writer(&kernel, &directory, writer(7));
+        knobs.set(THP, "never").unwrap();
         abandon(knobs);
         dies(&kernel, writer(7));
         fs::set_permissions(&directory, fs::Permissions::from_mode(mode)).unwrap();
@@ -235,17 +235,17 @@ fn a_directory_that_others_could_write_is_repaired_and_its_journals_are_replayed
 fn journals_of_an_earlier_version_are_replayed_and_those_of_its_living_processes_inherited() {
     let (_run, directory) = run();
     let kernel = kernel();
-    let mut knobs = Knobs::of_writer(&kernel, &directory, writer(7));
-    knobs.turn(THP, "never").unwrap();
+    let mut knobs = HostSettings::of_writer(&kernel, &directory, writer(7));
+    knobs.set(THP, "never").unwrap();
     fs::rename(private(&directory).join("7-1007.journal"), directory.join("7-1007.journal")).unwrap();
     fs::remove_dir_all(private(&directory)).unwrap();
     abandon(knobs);
-    let mut next = Knobs::of_writer(&kernel, &directory, writer(8));
-    next.turn(THP, "always").unwrap();
+    let mut next = HostSettings::of_writer(&kernel, &directory, writer(8));
+    next.set(THP, "always").unwrap();
     dies(&kernel, writer(7));
     assert_eq!(replay(&kernel, &directory).unwrap(), [], "a living process has turned it as well");
     assert!(!directory.join("7-1007.journal").exists());
-    next.put_back().unwrap();
+    next.restore().unwrap();
     assert_eq!(kernel.read(THP).unwrap(), "madvise");
 }
 
@@ -296,8 +296,8 @@ fn a_journal_that_is_not_ours_turns_nothing_and_stays() {
 fn a_journal_of_an_earlier_boot_is_removed_and_nothing_turned() {
     let (_run, directory) = run();
     let kernel = kernel();
-    let mut knobs = Knobs::of_writer(&kernel, &directory, writer(7));
-    knobs.turn(THP, "never").unwrap();
+    let mut knobs = HostSettings::of_writer(&kernel, &directory, writer(7));
+    knobs.set(THP, "never").unwrap();
     abandon(knobs);
     kernel.write("proc/sys/kernel/random/boot_id", "next-boot\n").unwrap();
     assert_eq!(replay(&kernel, &directory).unwrap(), []);
@@ -309,9 +309,9 @@ fn a_journal_of_an_earlier_boot_is_removed_and_nothing_turned() {
 fn a_knob_that_cannot_be_put_back_stays_in_the_journal() {
     let (_run, directory) = run();
     let crashed = kernel();
-    let mut knobs = Knobs::of_writer(&crashed, &directory, writer(7));
-    knobs.turn(THP, "never").unwrap();
-    knobs.turn(SCAN, "1").unwrap();
+    let mut knobs = HostSettings::of_writer(&crashed, &directory, writer(7));
+    knobs.set(THP, "never").unwrap();
+    knobs.set(SCAN, "1").unwrap();
     abandon(knobs);
     dies(&crashed, writer(7));
     let crashed = crashed.refusing(THP, Errno::BUSY);
@@ -325,13 +325,13 @@ fn a_knob_that_cannot_be_put_back_stays_in_the_journal() {
 fn a_promise_is_kept_in_the_end_unless_it_was_released() {
     let (_run, directory) = run();
     let kernel = kernel().file("sys/a", "1\n").file("sys/b", "1\n");
-    let mut knobs = Knobs::of_writer(&kernel, &directory, writer(7));
+    let mut knobs = HostSettings::of_writer(&kernel, &directory, writer(7));
     for path in ["sys/a", "sys/b", "sys/not/there"] {
-        knobs.promise(path, "0").unwrap();
+        knobs.record_undo(path, "0").unwrap();
     }
     knobs.release("sys/b").unwrap();
     assert_eq!(knob_writes(&kernel), [""; 0]);
-    knobs.put_back().unwrap();
+    knobs.restore().unwrap();
     assert_eq!(knob_writes(&kernel), ["sys/a <- 0"]);
 }
 
@@ -340,10 +340,10 @@ fn a_promise_with_a_mark_is_kept_only_where_the_mark_is() {
     let (_run, directory) = run();
     let kernel = kernel().file("sys/a", "1\n").file("sys/b", "1\n").file("sys/mark", "ours\n");
     let mark = |path: &str, value: &str| Mark { path: path.to_owned(), value: value.to_owned() };
-    let mut knobs = Knobs::of_writer(&kernel, &directory, writer(7));
-    knobs.promise_if_marked("sys/a", "0", mark("sys/mark", "ours")).unwrap();
-    knobs.promise_if_marked("sys/b", "0", mark("sys/mark", "theirs")).unwrap();
-    knobs.promise_if_marked("sys/c", "0", mark("sys/no/mark", "ours")).unwrap();
+    let mut knobs = HostSettings::of_writer(&kernel, &directory, writer(7));
+    knobs.record_undo_if_marked("sys/a", "0", mark("sys/mark", "ours")).unwrap();
+    knobs.record_undo_if_marked("sys/b", "0", mark("sys/mark", "theirs")).unwrap();
+    knobs.record_undo_if_marked("sys/c", "0", mark("sys/no/mark", "ours")).unwrap();
     abandon(knobs);
     dies(&kernel, writer(7));
     replay(&kernel, &directory).unwrap();
@@ -354,9 +354,9 @@ fn a_promise_with_a_mark_is_kept_only_where_the_mark_is() {
 fn a_knob_that_this_kernel_does_not_have_is_unsupported_and_not_held() {
     let (_run, directory) = run();
     let kernel = kernel();
-    let mut knobs = Knobs::of_writer(&kernel, &directory, writer(7));
-    assert!(matches!(knobs.turn("sys/not/there", "1"), Err(Error::Unsupported(_))));
-    knobs.put_back().unwrap();
+    let mut knobs = HostSettings::of_writer(&kernel, &directory, writer(7));
+    assert!(matches!(knobs.set("sys/not/there", "1"), Err(Error::Unsupported(_))));
+    knobs.restore().unwrap();
     assert_eq!(knob_writes(&kernel), [""; 0]);
 }
 
@@ -366,8 +366,8 @@ fn a_knob_that_this_kernel_does_not_have_is_unsupported_and_not_held() {
 fn turn_and_die() {
     let (Ok(directory), Ok(knob)) = (std::env::var("KNOBS_DIRECTORY"), std::env::var("KNOBS_PATH")) else { return };
     let host = Rooted::host();
-    let mut knobs = Knobs::open(&host, Path::new(&directory)).unwrap();
-    knobs.turn(&knob, "900").unwrap();
+    let mut knobs = HostSettings::open(&host, Path::new(&directory)).unwrap();
+    knobs.set(&knob, "900").unwrap();
     rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL).unwrap();
 }
 
@@ -431,7 +431,7 @@ fn event() -> impl Strategy<Value = Event> {
 const KNOBS: [(&str, &str); 3] = [("sys/a", "1"), ("sys/b", "on"), ("sys/c", "2 3")];
 
 /// Lets a process die: the journal and the settings stay as at that point.
-fn crash(kernel: &FakeKernel, mut knobs: Knobs<'_, FakeKernel>, how: Crash) {
+fn crash(kernel: &FakeKernel, mut knobs: HostSettings<'_, FakeKernel>, how: Crash) {
     match how {
         Crash::Idle => {}
         Crash::BeforeTheKnob(knob) | Crash::InTheLine(knob, _) if knobs.holds(KNOBS[knob].0) => {}
@@ -493,8 +493,8 @@ proptest! {
             kernel = born(kernel, writer(pid));
         }
         let mut next_pid = 4;
-        let mut processes: Vec<Option<Knobs<'_, FakeKernel>>> =
-            (1..=3).map(|pid| Some(Knobs::of_writer(&kernel, &directory, writer(pid)))).collect();
+        let mut processes: Vec<Option<HostSettings<'_, FakeKernel>>> =
+            (1..=3).map(|pid| Some(HostSettings::of_writer(&kernel, &directory, writer(pid)))).collect();
         let mut model = Model::default();
         for event in events {
             let process = match event {
@@ -505,10 +505,10 @@ proptest! {
             match event {
                 Event::Turn { knob, value, .. } => {
                     let path = KNOBS[knob].0;
-                    knobs.turn(path, &format!("turned {value}")).unwrap();
+                    knobs.set(path, &format!("turned {value}")).unwrap();
                     model.turn(process, path, &format!("turned {value}"));
                 }
-                Event::PutBack { .. } => knobs.put_back().unwrap(),
+                Event::PutBack { .. } => knobs.restore().unwrap(),
                 Event::End { .. } => drop(processes[process].take()),
                 Event::Crash { how, .. } => crash(&kernel, processes[process].take().unwrap(), how),
                 Event::Replay => {
@@ -524,7 +524,7 @@ proptest! {
             }
             processes[process].get_or_insert_with(|| {
                 next_pid += 1;
-                Knobs::of_writer(&kernel, &directory, writer(next_pid))
+                HostSettings::of_writer(&kernel, &directory, writer(next_pid))
             });
         }
         drop(processes);

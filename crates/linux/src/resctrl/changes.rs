@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use super::undo::{How, Origin, UNDO, Undo};
 use super::{Failed, Group, Mode, Resctrl, Schemata, Why};
-use crate::journal::Knobs;
+use crate::journal::HostSettings;
 use crate::{At, Error, KernelFiles, Lock, Locked, Pid};
 
 /// Called with the wait before another attempt; false to give up. The caller has the clock and decides when to stop.
@@ -30,7 +30,7 @@ const ROUNDS_MAX: u32 = 64;
 #[derive(Debug)]
 pub struct Changes<'c, 'f, F: KernelFiles> {
     resctrl: &'c Resctrl<'f, F>,
-    knobs: &'c mut Knobs<'f, F>,
+    knobs: &'c mut HostSettings<'f, F>,
     /// `None` only when the lock was released to wait for an RMID and patience ended before it was free again.
     lock: Option<Locked>,
 }
@@ -72,7 +72,7 @@ impl<'f, F: KernelFiles> Resctrl<'f, F> {
     /// `Locked` when patience ended before the others released the lock.
     pub fn change<'c>(
         &'c self,
-        knobs: &'c mut Knobs<'f, F>,
+        knobs: &'c mut HostSettings<'f, F>,
         patience: &mut Patience<'_>,
     ) -> Result<Changes<'c, 'f, F>, Failed> {
         let lock = retrying(Errno::AGAIN, patience, || self.lock(Lock::Exclusive))?;

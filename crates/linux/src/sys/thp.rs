@@ -15,7 +15,7 @@ use std::time::Duration;
 use serde::Serialize;
 use units::Bytes;
 
-use crate::choice;
+use crate::bracketed;
 use crate::{Error, KernelFiles};
 
 /// Directory of all these files.
@@ -243,7 +243,7 @@ fn read(files: &impl KernelFiles, name: &str) -> Result<(String, String), Error>
 
 fn choice_of<T: Copy>(files: &impl KernelFiles, name: &str, known: &[(&str, T)]) -> Result<T, Error> {
     let (object, text) = read(files, name)?;
-    choice::parse(&object, &text, known)
+    bracketed::parse(&object, &text, known)
 }
 
 fn number(files: &impl KernelFiles, name: &str) -> Result<u64, Error> {

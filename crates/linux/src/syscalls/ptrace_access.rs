@@ -22,7 +22,7 @@ use rustix::io::Errno;
 use rustix::process::geteuid;
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
-use crate::handover::Peer;
+use crate::message_socket::Peer;
 use crate::{Error, KernelFiles, Pid, status};
 
 /// An asking process of our user.

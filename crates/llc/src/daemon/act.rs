@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use linux::journal::Knobs;
+use linux::journal::HostSettings;
 use linux::resctrl::info::IoAlloc;
 use linux::resctrl::schemata::Difference;
 use linux::resctrl::{Changes, Failed, Group, Info, Mode, OwnGroup, PREFIX, Patience, Resctrl, Resource, Schemata};
@@ -195,7 +195,11 @@ impl<'f, F: KernelFiles> Place<'f, F> {
     ///
     /// # Errors
     /// As [`Place::carry_out`].
-    pub fn collect(&mut self, knobs: &mut Knobs<'f, F>, patience: &mut Patience<'_>) -> Result<Vec<String>, Failed> {
+    pub fn collect(
+        &mut self,
+        knobs: &mut HostSettings<'f, F>,
+        patience: &mut Patience<'_>,
+    ) -> Result<Vec<String>, Failed> {
         let collected = self.resctrl.change(knobs, patience)?.collect()?;
         Ok(collected.iter().map(Group::to_string).collect())
     }
@@ -207,7 +211,7 @@ impl<'f, F: KernelFiles> Place<'f, F> {
     pub fn carry_out(
         &mut self,
         step: &Step,
-        knobs: &mut Knobs<'f, F>,
+        knobs: &mut HostSettings<'f, F>,
         patience: &mut Patience<'_>,
     ) -> Result<Done, Failed> {
         let mut changes = self.resctrl.change(knobs, patience)?;
@@ -413,7 +417,7 @@ mod tests {
     fn a_dry_run_says_exactly_what_is_written_and_all_is_put_back() {
         let kernel = kernel();
         let journal = tempfile::tempdir().unwrap();
-        let mut knobs = Knobs::open(&kernel, journal.path()).unwrap();
+        let mut knobs = HostSettings::open(&kernel, journal.path()).unwrap();
         let mut place = place(&kernel);
         let (standing, _) = place.standing().unwrap();
         let steps = steps(&standing, &wanted(), &BTreeMap::new(), units::Ways(1));
@@ -431,7 +435,7 @@ mod tests {
         for step in undo(&standing, &standing[""].masks) {
             place.carry_out(&step, &mut knobs, &mut |_| false).unwrap();
         }
-        knobs.put_back().unwrap();
+        knobs.restore().unwrap();
         let undone: Vec<String> = kernel.writes()[done.len()..].iter().map(|line| shown(line)).collect();
         let expected = [
             "rmdir /sys/fs/resctrl/masu-shared.shop",
@@ -454,7 +458,7 @@ mod tests {
     fn a_process_that_ended_is_no_error_and_a_name_that_is_taken_is() {
         let kernel = kernel();
         let journal = tempfile::tempdir().unwrap();
-        let mut knobs = Knobs::open(&kernel, journal.path()).unwrap();
+        let mut knobs = HostSettings::open(&kernel, journal.path()).unwrap();
         let mut place = place(&kernel);
         let mut carry_out = |step: &Step| place.carry_out(step, &mut knobs, &mut |_| false);
         carry_out(&Step::Make("web".to_owned())).unwrap();

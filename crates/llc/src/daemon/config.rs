@@ -59,7 +59,7 @@ pub struct Config {
     pub policy: Policy,
     /// Whether to make partitions.
     pub partition: bool,
-    /// Ways of the default group; `None` leaves them to the hardware ([`super::room`]).
+    /// Ways of the default group; `None` leaves them to the hardware ([`super::allocatable_ways`]).
     pub rest_ways: Option<Ways>,
     /// Line of `rest_ways`.
     pub rest_line: usize,

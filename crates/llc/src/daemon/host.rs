@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use linux::journal::Knobs;
+use linux::journal::HostSettings;
 use linux::ksm::{self, Run};
 use linux::probe::Known;
 use linux::resctrl::{CacheId, Cpus, Failed};
@@ -37,7 +37,7 @@ pub struct Host<F: KernelFiles + Sync + 'static> {
     observer: Option<Observer>,
     next_sets: Duration,
     place: Option<Place<'static, F>>,
-    knobs: Knobs<'static, F>,
+    knobs: HostSettings<'static, F>,
     counting: Counting,
     caches: BTreeMap<CacheId, (Cpus, Bytes)>,
     refillers: BTreeMap<Key, Refiller>,
@@ -55,7 +55,7 @@ impl<F: KernelFiles + Sync + 'static> Host<F> {
         files: &'static F,
         config: &Config,
         place: Option<Place<'static, F>>,
-        knobs: Knobs<'static, F>,
+        knobs: HostSettings<'static, F>,
         is_over: impl Fn() -> bool + Send + 'static,
     ) -> Result<Host<F>, Error> {
         let known = caches::of_level(files, 3).unwrap_or_default();
@@ -226,6 +226,6 @@ impl<F: KernelFiles + Sync + 'static> HostOps for Host<F> {
     }
 
     fn put_back(&mut self) -> Result<(), Error> {
-        self.knobs.put_back()
+        self.knobs.restore()
     }
 }

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! where partitioned(s) counts the misses of both if look-ahead divides s between them, and combined(s) their misses
-//! if they share s ([`combine`](super::combine)). The closest two are merged repeatedly; the number of clusters with
+//! if they share s ([`merged_curve`](super::merged_curve)). The closest two are merged repeatedly; the number of clusters with
 //! the best estimated throughput is taken, its ways by look-ahead.
 //!
 //! | paper                   | here                                        | unit                      |

@@ -22,7 +22,7 @@
 //!
 //! We differ. The least number of ways is the hardware's: with `min_cbm_bits` 2 a stream partition has 2. Curves
 //! begin with 0 ways, but only 1 and more are used. With fewer classes than partitions, those with the least loss are
-//! merged, by KPart's sharing model ([`combine`](super::combine)). With [`Settings::pairs`] partitions are also
+//! merged, by KPart's sharing model ([`merged_curve`](super::merged_curve)). With [`Settings::pairs`] partitions are also
 //! merged, as in LFOC+, if the sum of slowdowns falls; its weights for throughput are left out.
 
 use units::Ways;

@@ -10,7 +10,7 @@
 //!
 //! We differ: misses are per thousand instructions, not per interval, so a fast program does not count for more. The
 //! paper has one partition for each program; with fewer partitions, neighbours share one, by the combined curves of
-//! KPart ([`combine`](super::combine)).
+//! KPart ([`merged_curve`](super::merged_curve)).
 
 use super::lookahead::lookahead;
 use super::masks::{neighbours, partitions_max, side_by_side, ways_least};

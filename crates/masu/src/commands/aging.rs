@@ -22,7 +22,7 @@ use aging::{mlocks, plan};
 use hugepages::attach::Control;
 use linux::cgroup::group;
 use linux::cgroup::limited;
-use linux::journal::Knobs;
+use linux::journal::HostSettings;
 use linux::meminfo::meminfo;
 use linux::runtime_directory::DIRECTORY;
 use linux::{Error, Pid, Rooted, children, open_files, signals};
@@ -253,7 +253,7 @@ fn begin(wanted: &Wanted, is_haste: &dyn Fn() -> bool, out: &mut Out) -> Result<
     });
     let streams = streams.transpose().map_err(|why| at_streams(&why))?;
     let turns = wanted.settings.wishes.get(Class::Data).is_some();
-    let unturned = || Knobs::open(&*HOST, Path::new(DIRECTORY)).map_err(|error| at_host(&error));
+    let unturned = || HostSettings::open(&*HOST, Path::new(DIRECTORY)).map_err(|error| at_host(&error));
     let knobs = if turns { runtime::knobs() } else { unturned() }?;
     let (mut keeper, mut events) =
         Daemon::begin(&*HOST, wanted.settings.clone(), streams, knobs).map_err(|error| at_host(&error))?;

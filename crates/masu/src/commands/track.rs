@@ -15,7 +15,7 @@ use hugepages::track::serve::{Control, Farewell, Happening, Opened, Settings, Un
 use hugepages::track::share::Limits;
 use hugepages::track::watched::Watched;
 use linux::capabilities::Capability;
-use linux::handover::{Listener, Peer};
+use linux::message_socket::{Listener, Peer};
 use linux::ptrace_access::Asking;
 use linux::subordinate_ids::Owners;
 use linux::{KernelFiles, Pid, describe, open_files, queued_signal, signals, status, user_namespace};

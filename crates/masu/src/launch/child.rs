@@ -13,7 +13,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use linux::children_usage::{self, Usage};
-use linux::witness::Witness;
+use linux::signal_detector::SignalDetector;
 use linux::{Pid, describe, open_files, signals, status};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, pidfd_send_signal};
@@ -56,7 +56,7 @@ pub struct Ended {
 /// Passes signals on to a program. Must be made before the first thread, and before capabilities are given up.
 #[derive(Debug)]
 pub struct Relay {
-    witness: Option<Witness>,
+    witness: Option<SignalDetector>,
     signals: Signals,
     starter: Starter,
 }
@@ -67,14 +67,14 @@ impl Relay {
         let ignored = signals::ignored(&*HOST).map_err(|error| failed(&error))?;
         let heard: Vec<i32> = PASSED_ON.into_iter().filter(|signal| !ignored.contains(*signal)).collect();
         // Without the process-group signal detector every signal is passed on, and some arrive twice.
-        let witness = Witness::call(&heard).ok();
+        let witness = SignalDetector::call(&heard).ok();
         let signals = Signals::new(&heard).map_err(|error| failed(&error))?;
         let starter = Starter::ready().map_err(|error| no_thread(&error))?;
         Ok(Relay { witness, signals, starter })
     }
 
     /// Passes signals on until `signals` is closed.
-    fn pass_on(witness: Option<&Witness>, signals: &mut Signals, to: Pid) {
+    fn pass_on(witness: Option<&SignalDetector>, signals: &mut Signals, to: Pid) {
         let pidfd = to.open().ok();
         for signal in signals.forever() {
             if witness.is_some_and(|witness| witness.saw(signal, GROUP_TELLS_WITHIN)) {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use farmem_engine::handshake::{Hello, Message, STRANGER};
-use linux::handover::{Connection, Listener, Peer};
+use linux::message_socket::{Connection, Listener, Peer};
 use linux::runtime_directory;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;

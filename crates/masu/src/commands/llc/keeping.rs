@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use linux::journal::Knobs;
+use linux::journal::HostSettings;
 use linux::resctrl::{Absent, Failed, Resctrl, Why};
 use linux::{Error, Rooted};
 use llc::daemon::act::{Place, Unusable, name_of};
@@ -90,7 +90,7 @@ fn at_absent(absent: &Absent) -> Failure {
 pub fn keeper(
     config: &Config,
     directory: Option<&Path>,
-    knobs: Knobs<'static, Rooted>,
+    knobs: HostSettings<'static, Rooted>,
     is_over: impl Fn() -> bool + Send + 'static,
 ) -> Result<Kept, Failure> {
     let place = place(config, directory)?;

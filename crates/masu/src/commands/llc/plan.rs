@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
-use linux::journal::Knobs;
+use linux::journal::HostSettings;
 use linux::runtime_directory::DIRECTORY;
 use llc::daemon::act::writes;
 use llc::daemon::report::{Event, OfGroup, OfSet, Slowdown, shown};
@@ -38,7 +38,7 @@ pub fn run(task: &PlanTask) -> Result<Done, Failure> {
         // Taken only to see that no control loop runs, and released at once.
         drop(only_one(&SOLE_PLAN)?);
     }
-    let unturned = Knobs::open(&*HOST, Path::new(DIRECTORY)).map_err(|error| at_host(&error))?;
+    let unturned = HostSettings::open(&*HOST, Path::new(DIRECTORY)).map_err(|error| at_host(&error))?;
     let mut keeper = keeper(&config, task.resctrl.as_deref(), unturned, || false)?;
     let (events, steps) = keeper.plan(Duration::ZERO).map_err(|trouble| at_trouble(&trouble))?;
     let mut report = Report { policy: config.policy.to_string(), ..Report::default() };

@@ -22,7 +22,7 @@ use crate::{Rooted, signals};
 
 /// The process. Ends when it is dropped.
 #[derive(Debug)]
-pub struct Witness {
+pub struct SignalDetector {
     pid: Pid,
     tell: OwnedFd,
 }
@@ -30,7 +30,7 @@ pub struct Witness {
 /// Interval between two reads of its pending signals.
 const STEP: Duration = Duration::from_micros(200);
 
-impl Witness {
+impl SignalDetector {
     /// Starts a process that watches `signals` (their numbers).
     ///
     /// # Errors
@@ -38,7 +38,7 @@ impl Witness {
     ///
     /// # Panics
     /// If this process has other threads: only a process with one can be forked and go on in ordinary code.
-    pub fn call(signals: &[i32]) -> Result<Witness, Errno> {
+    pub fn call(signals: &[i32]) -> Result<SignalDetector, Errno> {
         let threads = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
         assert_eq!(threads, 1, "called before any thread is started");
         let (orders, tell) = pipe_with(PipeFlags::CLOEXEC)?;
@@ -65,7 +65,7 @@ impl Witness {
         // SAFETY: as above.
         unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
         let pid = Pid::from_raw(pid).filter(|_| pid > 0).ok_or(error)?;
-        Ok(Witness { pid, tell })
+        Ok(SignalDetector { pid, tell })
     }
 
     /// True if `signal` came to the whole group just now. Waits at most `at_most`; a signal not seen by then came to
@@ -96,7 +96,7 @@ impl Witness {
     }
 }
 
-impl Drop for Witness {
+impl Drop for SignalDetector {
     fn drop(&mut self) {
         // It is our child and has not been waited for, so that the number is still its own.
         let _ = kill_process(self.pid, Signal::KILL);
