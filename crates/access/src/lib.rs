@@ -9,15 +9,15 @@
 //! than clearing, so one clear is followed by many reads at growing delays, and the delay after which a page is first
 //! seen tells its rate (`estimate`).
 //!
-//! [`arrivals`] and [`refaults`] observe whole processes and control groups: page-cache insertions, and pages of
+//! [`insertions`] and [`refaults`] observe whole processes and control groups: page-cache insertions, and pages of
 //! files that return soon after their eviction.
 
 #![deny(unsafe_code)]
 
-pub mod arrivals;
 pub mod backend;
 pub mod damon;
 pub mod estimate;
+pub mod insertions;
 pub mod map;
 pub mod probe;
 pub mod refaults;

@@ -13,9 +13,9 @@ use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, Print
 use linux::Pid;
 use units::Pages;
 
-use crate::arrivals::Whose;
 use crate::backend::Unavailable;
 use crate::bpf_object::{self, Aligned};
+use crate::insertions::Whose;
 
 /// Name in messages.
 const PROGRAM: &str = "the program that counts what comes back";

@@ -74,7 +74,7 @@ pub enum Without {
     /// mlock is not possible.
     Mlocks,
     /// Page-cache insertions cannot be traced.
-    Arrivals,
+    Insertions,
     /// The kernel has a swappiness weight for the host and for control groups only.
     Knob,
     /// This control group supports level 100 only, which disables its swap entirely.
@@ -93,7 +93,7 @@ pub fn of(class: Class, dial: Level, gently: bool, offers: Offers) -> Result<Bac
         Class::Code | Class::ReadOnly | Class::Shared => Err(Without::Mlocks),
         Class::Cache if dial == Level::NEVER => Ok(Backend::Kernel),
         Class::Cache if offers.arrivals => Ok(Backend::DropBehind),
-        Class::Cache => Err(Without::Arrivals),
+        Class::Cache => Err(Without::Insertions),
         Class::Data if !offers.has_swap => Ok(Backend::NotAged),
         Class::Data => match offers.swap_knob {
             // At level 0 the weight is the kernel's own. It is written anyway, because the level may have been another

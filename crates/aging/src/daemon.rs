@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use access::arrivals::Membership;
+use access::insertions::Membership;
 use access::source::Stopwatch;
 use linux::journal::HostSettings;
 use linux::{Error, KernelFiles, Pid, processes, stat};

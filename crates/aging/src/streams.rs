@@ -9,8 +9,8 @@ pub mod policy;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use access::arrivals::{Arrivals, Membership, Whose};
 use access::backend::Unavailable;
+use access::insertions::{Insertions, Membership, Whose};
 use linux::read_ahead::read_ahead;
 use linux::{Error, KernelFiles, Pid, stat, status};
 use units::{Bytes, Pages};
@@ -25,7 +25,7 @@ use policy::{Queue, SETTINGS};
 /// Follows page-cache insertions, and drops the pages of streams.
 #[derive(Debug)]
 pub struct Streams {
-    arrivals: Arrivals,
+    arrivals: Insertions,
     /// Detector of streams, if insertions of all processes are followed.
     detector: Option<Detector>,
     known: BTreeSet<Pid>,
@@ -63,7 +63,7 @@ impl Streams {
     /// # Errors
     /// Reason that this host does not allow it, and the remedy.
     pub fn begin(files: &impl KernelFiles, whose: Whose, dial: Level, memory: Bytes) -> Result<Streams, Unavailable> {
-        let arrivals = Arrivals::of(whose)?;
+        let arrivals = Insertions::of(whose)?;
         let dropper = Dropper::new(files)
             .map_err(|error| Unavailable { reason: error.to_string(), remedy: "Mount /proc.".to_owned() })?;
         let mut streams = Streams {

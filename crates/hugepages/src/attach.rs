@@ -15,8 +15,8 @@ use std::time::Duration;
 use access::estimate;
 use linux::Error;
 
-use crate::pace::{self, Pace};
 use crate::policy::{self, Growth, Plan};
+use crate::rate_limiter::{self, RateLimiter};
 use crate::target::{Phase, Target};
 
 /// Caller's side of the loop.
@@ -97,7 +97,7 @@ pub struct Settings {
     /// Policy for windows.
     pub policy: policy::Settings,
     /// Rates and pauses.
-    pub pace: pace::Settings,
+    pub pace: rate_limiter::Settings,
     /// End condition.
     pub until: Until,
     /// Plan, check for obstacles, and change nothing.
@@ -128,7 +128,7 @@ pub fn attach(targets: &mut Vec<Target>, s: Settings, control: &mut dyn Control)
         }
         let settled = targets.iter().all(|target| target.phase != Phase::Watching);
         let spent = control.cpu_time().saturating_sub(cpu_before);
-        watch = if settled { pace::watch_again_after(spent, s.pace) } else { Duration::ZERO };
+        watch = if settled { rate_limiter::watch_again_after(spent, s.pace) } else { Duration::ZERO };
     }
 }
 
@@ -176,7 +176,7 @@ fn round(targets: &mut [Target], s: Settings, control: &mut dyn Control, watch: 
     let open = targets.iter().any(|target| target.promoted == 0 || target.under_suspicion(s.policy) > 0);
     let shortest = if open { s.round_min.0 } else { s.round_min.1 };
     let new = targets.iter().any(Target::is_new);
-    let mut pace = Pace::default();
+    let mut pace = RateLimiter::default();
     let mut before = None;
     let mut next = next_due(None, targets);
     let is_conclusive = loop {
@@ -294,7 +294,7 @@ fn promote_at_once(
     s: Settings,
     control: &mut dyn Control,
     last: Duration,
-    pace: &mut Pace,
+    pace: &mut RateLimiter,
 ) -> bool {
     let plans = live_plans(targets, Target::plan_at_once);
     promote_planned(targets, &plans, pace, s, control, Some(estimate::next_look(Some(last))));
@@ -302,7 +302,7 @@ fn promote_at_once(
 }
 
 /// Carries out the plans; a refused window leaves its part of the budget to the next in line.
-fn promote(targets: &mut [Target], s: Settings, control: &mut dyn Control, pace: &mut Pace) {
+fn promote(targets: &mut [Target], s: Settings, control: &mut dyn Control, pace: &mut RateLimiter) {
     let refusals = |targets: &[Target]| targets.iter().map(|target| target.refusals).sum::<u64>();
     loop {
         let before = refusals(targets);
@@ -346,7 +346,7 @@ fn live_plans(targets: &mut [Target], mut plan: impl FnMut(&mut Target) -> Plan)
 fn promote_planned(
     targets: &mut [Target],
     plans: &[Plan],
-    pace: &mut Pace,
+    pace: &mut RateLimiter,
     s: Settings,
     control: &mut dyn Control,
     until: Option<Duration>,
@@ -383,7 +383,7 @@ fn promote_planned(
 /// Demotes windows found idle twice, and probes windows found idle once. No program waits for these windows, so their
 /// pace is the plain one.
 fn give_back(targets: &mut [Target], s: Settings, control: &mut dyn Control) {
-    let mut pace = Pace::default();
+    let mut pace = RateLimiter::default();
     for index in 0..targets.len() {
         let mut plan = policy::Plan::default();
         for_live(&mut targets[index..=index], |target| {

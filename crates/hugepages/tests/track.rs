@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use contract::track::terms::{Terms, USUAL};
 use hugepages::attach::Until;
-use hugepages::pace;
 use hugepages::policy::Wish;
+use hugepages::rate_limiter;
 use hugepages::track::admission::Account;
 use hugepages::track::schedule;
 use hugepages::track::watched::{Act, Came, Watched};
@@ -25,7 +25,8 @@ use model::script::{EVENT, HEADER, Script, WINDOW};
 use model::space::{Space, window};
 use model::world::{Shared, Stop, World};
 
-const S: schedule::Settings = schedule::Settings { cpu_fraction: NonZeroFraction::ratio(1, 10), pace: pace::MEASURED };
+const S: schedule::Settings =
+    schedule::Settings { cpu_fraction: NonZeroFraction::ratio(1, 10), pace: rate_limiter::MEASURED };
 
 fn world(script: &Script) -> Shared {
     Rc::new(RefCell::new(World {

@@ -3,9 +3,9 @@
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use contract::board::{self, Board, Kind, Switches};
 use contract::policy::{self, Request, Size, Sizes};
 use contract::settings::Settings;
+use contract::status_page::{self, Kind, StatusPage, Switches};
 
 /// Runs one input; true when it was understood.
 pub fn run(bytes: &[u8]) -> bool {
@@ -40,8 +40,8 @@ fn place(start: usize, bytes: usize, sizes: Sizes) {
 
 /// A status page with any words but the first, which marks it as one.
 fn sit(bytes: &[u8]) {
-    let words: Vec<AtomicU32> = (0..board::WORDS).map(|_| AtomicU32::new(0)).collect();
-    let Some(board) = Board::new(&words) else { unreachable!("it has the right size") };
+    let words: Vec<AtomicU32> = (0..status_page::WORDS).map(|_| AtomicU32::new(0)).collect();
+    let Some(board) = StatusPage::new(&words) else { unreachable!("it has the right size") };
     for (word, chunk) in words.iter().skip(1).zip(bytes.chunks_exact(4)) {
         word.store(u32::from_le_bytes(chunk.try_into().unwrap_or_default()), Relaxed);
     }
@@ -50,7 +50,7 @@ fn sit(bytes: &[u8]) {
     }
     let taken = board.sit_down(4121, Switches::new(true));
     let copy: Vec<u32> = words.iter().map(|word| word.load(Relaxed)).collect();
-    assert_eq!(taken.is_some(), board::find_switches(&copy, 4121).is_some());
+    assert_eq!(taken.is_some(), status_page::find_switches(&copy, 4121).is_some());
     if let Some(seat) = taken.and_then(|index| board.seat(index)) {
         seat.add_reserved(Kind::Mmap, usize::MAX);
         seat.add_aligned();

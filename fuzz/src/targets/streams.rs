@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use access::arrivals::{Arrival, FileId};
+use access::insertions::{FileId, Insertion};
 use aging::controller::{self, Seen};
 use aging::levels::{Bounds, Level};
 use aging::ranges::Ranges;
@@ -27,7 +27,7 @@ pub fn run(bytes: &[u8]) -> bool {
             0..=2 => {
                 let file = FileId { device: (8, 1), inode: c % 5, generation: 0 };
                 let process = Pid(i32::try_from(c / 5).unwrap_or(0) + 1);
-                let arrival = Arrival { file, pages: range.clone(), process };
+                let arrival = Insertion { file, pages: range.clone(), process };
                 if b > 0 {
                     queue.came(now, &arrival, Pages(c));
                     came += b;

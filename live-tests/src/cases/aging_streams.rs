@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use access::arrivals::Arrivals;
+use access::insertions::Insertions;
 use linux::page_cache::{drop_clean, resident};
 use units::{Bytes, Pages};
 
@@ -179,9 +179,9 @@ pub fn a_static_program_is_followed_and_ends_as_it_would(_: &Live) -> Outcome {
 
 /// The program at the kernel's tracepoint loads here, and counts page-cache insertions completely.
 pub fn what_comes_into_the_page_cache_is_told_once(_: &Live) -> Outcome {
-    use access::arrivals::{Membership, Whose};
+    use access::insertions::{Membership, Whose};
     let told = |why: access::backend::Unavailable| libtest_mimic::Failed::from(why.reason);
-    let mut arrivals = Arrivals::of(Whose::Members).map_err(told)?;
+    let mut arrivals = Insertions::of(Whose::Members).map_err(told)?;
     // A block device has a page cache of its own, independent of file systems.
     let device = Swap::off(Bytes::mib(16).0)?;
     arrivals.admit(linux::Pid::own(), Membership::Whole).map_err(told)?;
@@ -199,7 +199,7 @@ pub fn what_comes_into_the_page_cache_is_told_once(_: &Live) -> Outcome {
 
 /// Insertions of this block device by us since the last call, and of no other file: dropped pages of our own program
 /// come again at any moment.
-fn came_of(device: &str, arrivals: &mut Arrivals) -> Result<Vec<Range<u64>>, libtest_mimic::Failed> {
+fn came_of(device: &str, arrivals: &mut Insertions) -> Result<Vec<Range<u64>>, libtest_mimic::Failed> {
     // Its page cache is a kernel inode with the device's number (major and minor, in the kernel's format).
     let number = fs::metadata(device)?.rdev();
     let inode = u64::from(rustix::fs::major(number)) << 20 | u64::from(rustix::fs::minor(number));
@@ -210,7 +210,7 @@ fn came_of(device: &str, arrivals: &mut Arrivals) -> Result<Vec<Range<u64>>, lib
 
 /// One reader that moves between processors is reported in the order of its reads, not processor by processor.
 pub fn a_reader_that_changes_processors_is_told_in_order(_: &Live) -> Outcome {
-    use access::arrivals::{Membership, Whose};
+    use access::insertions::{Membership, Whose};
     use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
     let told = |why: access::backend::Unavailable| libtest_mimic::Failed::from(why.reason);
     let all = sched_getaffinity(None)?;
@@ -221,7 +221,7 @@ pub fn a_reader_that_changes_processors_is_told_in_order(_: &Live) -> Outcome {
     let device = Swap::off(Bytes::mib(16).0)?;
     let file = File::open(device.path())?;
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random)?;
-    let mut arrivals = Arrivals::of(Whose::Members).map_err(told)?;
+    let mut arrivals = Insertions::of(Whose::Members).map_err(told)?;
     arrivals.admit(linux::Pid::own(), Membership::Whole).map_err(told)?;
     let read = || -> Outcome {
         for turn in 0..256_u64 {

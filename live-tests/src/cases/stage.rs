@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use access::walk::WalkSource;
 use hugepages::attach::{Control, Doing, Settings, Until};
-use hugepages::pace;
 use hugepages::policy;
 use hugepages::program::RunningProgram;
+use hugepages::rate_limiter;
 use hugepages::target::Target;
 use linux::Rooted;
 use units::Fraction;
@@ -81,7 +81,13 @@ impl<P: FnMut(u32) -> Result<(), ToyError>, U: FnMut(&[Target]) -> bool> Control
 /// Settings as the paper has them: no memory to be added, rounds short.
 pub(super) fn settings(until: Until) -> Settings {
     let short = Duration::from_millis(20);
-    Settings { policy: policy::PAPER, pace: pace::MEASURED, until, dry_run: false, round_min: (2 * short, short) }
+    Settings {
+        policy: policy::PAPER,
+        pace: rate_limiter::MEASURED,
+        until,
+        dry_run: false,
+        round_min: (2 * short, short),
+    }
 }
 
 /// The same with any amount of memory to be added.

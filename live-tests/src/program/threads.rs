@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use contract::board;
+use contract::status_page;
 
 use super::Wrong;
 use super::memory::{HUGE, MIB, Memory, PAGE, PRIVATE, READ_WRITE};
@@ -90,14 +90,16 @@ fn one_round(random: &mut Random) -> Result<(), Wrong> {
 /// The word with this process's switches, on the status page mapped in it; none when it runs without the library.
 fn own_switch() -> Result<Option<&'static AtomicU32>, Wrong> {
     let all = linux::maps::maps(&linux::Rooted::host(), linux::Pid::own())?;
-    let Some(mapping) = all.iter().find(|mapping| mapping.path.text().contains(board::NAME)) else { return Ok(None) };
+    let Some(mapping) = all.iter().find(|mapping| mapping.path.text().contains(status_page::NAME)) else {
+        return Ok(None);
+    };
     let start = usize::try_from(mapping.range.start().0)?;
     let words = std::ptr::with_exposed_provenance::<AtomicU32>(start);
     // SAFETY: `WORDS` words are mapped there, for as long as this process lives; all their users access them as
     // atomics.
-    let words = unsafe { std::slice::from_raw_parts(words, board::WORDS) };
+    let words = unsafe { std::slice::from_raw_parts(words, status_page::WORDS) };
     let copy: Vec<u32> = words.iter().map(|word| word.load(Relaxed)).collect();
-    let found = board::find_switches(&copy, std::process::id());
+    let found = status_page::find_switches(&copy, std::process::id());
     Ok(found.and_then(|(offset, _)| words.get(offset / 4)))
 }
 

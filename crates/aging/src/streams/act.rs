@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use access::arrivals::FileId;
+use access::insertions::FileId;
 use linux::cachestat::{CacheStat, cachestat};
 use linux::file_handle::FileSystems;
 use linux::{Error, KernelFiles, page_cache};

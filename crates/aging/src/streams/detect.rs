@@ -15,7 +15,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use access::arrivals::{Arrival, FileId};
+use access::insertions::{FileId, Insertion};
 use linux::Pid;
 use units::Pages;
 
@@ -50,7 +50,7 @@ struct Process {
     /// Files whose first page it has inserted, by a hash of their number.
     brought: BTreeSet<u32>,
     /// Insertions before the decision.
-    before: Vec<Arrival>,
+    before: Vec<Insertion>,
     is_stream: bool,
 }
 
@@ -64,7 +64,7 @@ struct End {
 
 impl Detector {
     /// Insertions of a stream: of this one, and of earlier ones by the same process.
-    pub fn came(&mut self, arrival: Arrival) -> Vec<Arrival> {
+    pub fn came(&mut self, arrival: Insertion) -> Vec<Insertion> {
         if !self.processes.contains_key(&arrival.process) {
             self.make_room();
         }
@@ -121,7 +121,7 @@ impl Detector {
 }
 
 impl Process {
-    fn note(&mut self, arrival: &Arrival) {
+    fn note(&mut self, arrival: &Insertion) {
         let count = arrival.pages.end.saturating_sub(arrival.pages.start);
         let start = arrival.pages.start;
         self.all += count;
@@ -161,16 +161,16 @@ mod tests {
 
     use super::*;
 
-    fn arrival(inode: u64, pages: Range<u64>) -> Arrival {
-        Arrival { file: FileId { device: (8, 1), inode, generation: 0 }, pages, process: Pid(7) }
+    fn arrival(inode: u64, pages: Range<u64>) -> Insertion {
+        Insertion { file: FileId { device: (8, 1), inode, generation: 0 }, pages, process: Pid(7) }
     }
 
-    fn pages(arrivals: &[Arrival]) -> u64 {
+    fn pages(arrivals: &[Insertion]) -> u64 {
         arrivals.iter().map(|arrival| arrival.pages.end - arrival.pages.start).sum()
     }
 
-    fn arrival_of(process: i32, inode: u64, pages: Range<u64>) -> Arrival {
-        Arrival { process: Pid(process), ..arrival(inode, pages) }
+    fn arrival_of(process: i32, inode: u64, pages: Range<u64>) -> Insertion {
+        Insertion { process: Pid(process), ..arrival(inode, pages) }
     }
 
     #[test]
@@ -265,7 +265,7 @@ mod tests {
     fn what_is_remembered_is_bounded() {
         let mut detector = Detector::default();
         for pid in 0..5000 {
-            detector.came(Arrival { process: Pid(pid), ..arrival(1, 1..2) });
+            detector.came(Insertion { process: Pid(pid), ..arrival(1, 1..2) });
         }
         assert!(detector.processes.len() <= PROCESSES_MOST);
         for inode in 0..2 * BROUGHT_MOST as u64 {

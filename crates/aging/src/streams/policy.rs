@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::time::Duration;
 
-use access::arrivals::{Arrival, FileId};
+use access::insertions::{FileId, Insertion};
 use units::Pages;
 
 use crate::ranges::Ranges;
@@ -147,7 +147,7 @@ impl Queue {
     }
 
     /// Adds an insertion by a stream, with the readahead size for its file.
-    pub fn came(&mut self, now: Duration, arrival: &Arrival, read_ahead: Pages) {
+    pub fn came(&mut self, now: Duration, arrival: &Insertion, read_ahead: Pages) {
         let count = arrival.pages.end.saturating_sub(arrival.pages.start);
         let came = self.of_file.entry(arrival.file).or_default();
         came.pages += count;
@@ -294,8 +294,8 @@ mod tests {
         FileId { device: (254, 0), inode, generation: 0 }
     }
 
-    fn arrival(inode: u64, pages: Range<u64>) -> Arrival {
-        Arrival { file: file(inode), pages, process: Pid(1) }
+    fn arrival(inode: u64, pages: Range<u64>) -> Insertion {
+        Insertion { file: file(inode), pages, process: Pid(1) }
     }
 
     impl Queue {

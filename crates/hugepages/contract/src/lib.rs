@@ -12,7 +12,7 @@
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 
-pub mod board;
 pub mod policy;
 pub mod settings;
+pub mod status_page;
 pub mod track;

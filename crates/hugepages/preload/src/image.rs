@@ -9,8 +9,8 @@
 use core::ffi::{c_int, c_void};
 use core::ops::Range;
 
-use contract::board::{Code, Kind};
 use contract::policy::{self, Size};
+use contract::status_page::{Code, Kind};
 
 use crate::state::STATE;
 use crate::{kernel, next, place};

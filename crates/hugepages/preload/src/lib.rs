@@ -23,8 +23,8 @@ mod state;
 
 use core::ffi::{c_int, c_long, c_void};
 
-use contract::board::Kind;
 use contract::policy::{self, Request, Size};
+use contract::status_page::Kind;
 
 use crate::kernel::{mapped, pointer};
 use crate::state::STATE;

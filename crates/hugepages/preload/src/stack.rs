@@ -3,8 +3,8 @@
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
-use contract::board::Kind;
 use contract::policy::{self, Size};
+use contract::status_page::Kind;
 
 use crate::next::Function;
 use crate::state::STATE;

@@ -7,9 +7,9 @@
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
 
-use contract::board::{self, Code, Stage};
 use contract::policy::Size;
 use contract::settings::{self, Settings};
+use contract::status_page::{self, Code, Stage};
 
 use crate::state::STATE;
 use crate::{heap, image, kernel, next, stack};
@@ -156,8 +156,9 @@ fn map_board(path: &str) -> Option<usize> {
     text.get_mut(..path.len())?.copy_from_slice(path.as_bytes());
     let path = CStr::from_bytes_until_nul(&text).ok()?;
     let mut name = [0u8; 64];
-    let found = kernel::read_link(path, &mut name)?.strip_prefix(b"/memfd:")?.strip_prefix(board::NAME.as_bytes());
-    (found? == b" (deleted)").then(|| kernel::map_file(path, board::BYTES))?
+    let found =
+        kernel::read_link(path, &mut name)?.strip_prefix(b"/memfd:")?.strip_prefix(status_page::NAME.as_bytes());
+    (found? == b" (deleted)").then(|| kernel::map_file(path, status_page::BYTES))?
 }
 
 /// Id of this process in the pid namespace of `/proc`, the one of the status page's path: masu's.

@@ -5,8 +5,8 @@ use core::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
 
-use contract::board::{Board, Kind, Seat, Switches, WORDS};
 use contract::policy::{Size, Sizes};
+use contract::status_page::{Kind, ProcessSlot, StatusPage, Switches, WORDS};
 
 use crate::kernel;
 
@@ -86,7 +86,7 @@ impl State {
     /// Uses the status page at `start`, and takes a slot on it under masu's id for this process.
     ///
     /// # Safety
-    /// `board::BYTES` are mapped there, shared and writable, for as long as the process lives.
+    /// `status_page::BYTES` are mapped there, shared and writable, for as long as the process lives.
     pub unsafe fn take_board(&self, start: usize, process: u32) {
         self.board.store(core::ptr::with_exposed_provenance_mut(start), Release);
         self.take_seat(process);
@@ -113,18 +113,18 @@ impl State {
     }
 
     /// Status page, if there is one.
-    pub fn board(&self) -> Option<Board<'static>> {
+    pub fn board(&self) -> Option<StatusPage<'static>> {
         let words = self.board.load(Acquire);
         if words.is_null() {
             return None;
         }
         // SAFETY: set by `take_board`, whose caller guarantees this number of words for the life of the process;
         // atomics may be shared with other processes.
-        Board::of(unsafe { core::slice::from_raw_parts(words, WORDS) })
+        StatusPage::of(unsafe { core::slice::from_raw_parts(words, WORDS) })
     }
 
     /// Slot of this process.
-    pub fn seat(&self) -> Option<Seat<'static>> {
+    pub fn seat(&self) -> Option<ProcessSlot<'static>> {
         self.board()?.seat(self.seat.load(Relaxed))
     }
 

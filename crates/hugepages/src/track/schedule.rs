@@ -18,15 +18,15 @@ use access::estimate;
 use contract::track::terms::Terms;
 use units::{Bytes, NonZeroFraction, PAGES_PER_WINDOW};
 
-use crate::pace;
+use crate::rate_limiter;
 
 /// Settings of the schedule.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
     /// Largest fraction of one processor for watching one program.
     pub cpu_fraction: NonZeroFraction,
-    /// Pace of watching settled programs.
-    pub pace: pace::Settings,
+    /// Rate limiter of watching settled programs.
+    pub pace: rate_limiter::Settings,
 }
 
 /// Observation after which an untouched window counts as idle: the shortest first round of `masu attach`.
@@ -99,7 +99,7 @@ mod tests {
 
     use super::*;
 
-    const S: Settings = Settings { cpu_fraction: NonZeroFraction::ratio(1, 10), pace: pace::MEASURED };
+    const S: Settings = Settings { cpu_fraction: NonZeroFraction::ratio(1, 10), pace: rate_limiter::MEASURED };
 
     const fn ms(n: u64) -> Duration {
         Duration::from_millis(n)

@@ -16,8 +16,8 @@ use super::list::List;
 use super::notice::Notice;
 use super::schedule;
 use super::share::{Candidate, Owner};
-use crate::pace::Pace;
 use crate::policy::{self, Promotion, Wish};
+use crate::rate_limiter::RateLimiter;
 use crate::target::{Phase, Target};
 
 /// Action on a window.
@@ -79,7 +79,7 @@ pub struct Watched {
     policy: policy::Settings,
     list: Option<List>,
     stage: Stage,
-    pace: Pace,
+    pace: RateLimiter,
     began: Duration,
     spent_before: Duration,
     /// Cost of the last round up to its last scan.
@@ -112,7 +112,7 @@ impl Watched {
             policy: policy::PAPER,
             list: None,
             stage: Stage::Begin,
-            pace: Pace::default(),
+            pace: RateLimiter::default(),
             began: now,
             spent_before: Duration::ZERO,
             spent_looking: Duration::ZERO,

@@ -6,7 +6,7 @@ use std::fmt;
 use std::time::Duration;
 
 use hugepages::attach::{ROUND_MIN, Settings, Until};
-use hugepages::{pace, policy};
+use hugepages::{policy, rate_limiter};
 use rustix::io::Errno;
 use units::{Bytes, Fraction, NonZeroFraction};
 
@@ -181,7 +181,7 @@ pub const EVENT: usize = 6;
 /// Default settings of the tests.
 pub const SETTINGS: Settings = Settings {
     policy: policy::PAPER,
-    pace: pace::MEASURED,
+    pace: rate_limiter::MEASURED,
     until: Until::Settled,
     dry_run: false,
     round_min: ROUND_MIN,

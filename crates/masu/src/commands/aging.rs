@@ -10,8 +10,8 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use access::arrivals::{Membership, Whose};
 use access::backend::Unavailable;
+use access::insertions::{Membership, Whose};
 use aging::class::Class;
 use aging::daemon::{Daemon, Settings};
 use aging::levels::{Bounds, Level, Preferences};

@@ -8,7 +8,7 @@ use hugepages::attach::{Control, ROUND_MIN, Settings, Until, attach};
 use hugepages::program::RunningProgram;
 use hugepages::report::{PlannedRun, Report};
 use hugepages::target::{Phase, Target};
-use hugepages::{pace, policy};
+use hugepages::{policy, rate_limiter};
 use linux::{Pid, Untrusted};
 use units::{Bytes, Fraction};
 
@@ -94,7 +94,7 @@ fn settings(task: &AttachTask) -> Settings {
         settle_noise: Fraction::clamped(0.005),
         ..policy::PAPER
     };
-    Settings { policy, pace: pace::MEASURED, until, dry_run: task.dry_run, round_min: ROUND_MIN }
+    Settings { policy, pace: rate_limiter::MEASURED, until, dry_run: task.dry_run, round_min: ROUND_MIN }
 }
 
 fn print_json(report: &Report) -> Result<(), Failure> {

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::io::Write;
 
-use access::arrivals::Whose;
 use access::backend::Unavailable;
+use access::insertions::Whose;
 use access::refaults;
 use aging::census::{self, Census, Closeness, OfProcess};
 use aging::class::Class;

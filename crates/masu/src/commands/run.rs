@@ -12,8 +12,8 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use contract::board::Code;
 use contract::settings::{PRELOAD, Settings};
+use contract::status_page::Code;
 use hugepages::trim;
 use linux::capabilities::{self, Capability};
 use linux::thp;

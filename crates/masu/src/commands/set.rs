@@ -2,11 +2,11 @@
 
 use std::io::Write;
 
-use contract::board::{self, Switches};
+use contract::status_page::{self, Switches};
 use hugepages::act::{Made, Split, demote_all, promote_full};
 use hugepages::count::{full_windows, huge_windows};
-use hugepages::pace::{self, Pace};
 use hugepages::program::{Program, RunningProgram};
+use hugepages::rate_limiter::{self, RateLimiter};
 use linux::injection::{self, NotCalled};
 use linux::memory_file::MemoryFile;
 use linux::status::{HugePages, status};
@@ -116,8 +116,8 @@ fn set(pid: Pid, wish: &Wish) -> Result<Report, Failure> {
             injection::forbid_huge_pages(&*HOST, pid, !on).map_err(|why| not_called(&why))?;
         }
         if on {
-            let mut pace = Pace::default();
-            let mut rest = |took| std::thread::sleep(pace.pause_after(took, pace::MEASURED));
+            let mut pace = RateLimiter::default();
+            let mut rest = |took| std::thread::sleep(pace.pause_after(took, rate_limiter::MEASURED));
             made = promote_full(&program, &full_windows(&*HOST, pid).map_err(failed)?, &mut rest).map_err(failed)?;
         } else {
             split = demote_all(&program, &huge()?).map_err(failed)?;
@@ -159,10 +159,10 @@ impl Switch {
     fn find(pid: Pid) -> Result<Switch, Failure> {
         let failed = |error: Error| Failure::at_process(&error);
         let memory = MemoryFile::open(pid).map_err(failed)?;
-        let name = format!("/memfd:{} (deleted)", board::NAME);
+        let name = format!("/memfd:{} (deleted)", status_page::NAME);
         let mappings = maps::maps(&*HOST, pid).map_err(failed)?;
         // A name is not enough: a file on a network file system may have it too, and reading that waits for its server.
-        let own = memfd_create(board::NAME, MemfdFlags::CLOEXEC).and_then(fstat);
+        let own = memfd_create(status_page::NAME, MemfdFlags::CLOEXEC).and_then(fstat);
         let device = own.map(|of| (major(of.st_dev), minor(of.st_dev))).ok();
         let is_board = |mapping: &&maps::Mapping| {
             mapping.path == name.as_str() && mapping.permissions.shared && Some(mapping.device) == device
@@ -170,10 +170,10 @@ impl Switch {
         let found = mappings.iter().find(is_board);
         let mut at = None;
         if let Some(mapping) = found {
-            let mut bytes = vec![0; board::BYTES];
+            let mut bytes = vec![0; status_page::BYTES];
             memory.read(mapping.range.start(), &mut bytes).map_err(failed)?;
             let words: Vec<u32> = bytes.as_chunks().0.iter().map(|word| u32::from_ne_bytes(*word)).collect();
-            let place = board::find_switches(&words, u32::try_from(pid.0).unwrap_or_default());
+            let place = status_page::find_switches(&words, u32::try_from(pid.0).unwrap_or_default());
             at = place.map(|(offset, _)| Address(mapping.range.start().0 + offset as u64));
         }
         at.map(|at| Switch { memory, at }).ok_or_else(|| {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use contract::track::SOCKET;
 use contract::track::wire::{Refused, Totals};
-use hugepages::pace;
+use hugepages::rate_limiter;
 use hugepages::track::admission::{Account, Bounds};
 use hugepages::track::schedule;
 use hugepages::track::serve::{Control, Farewell, Happening, Opened, Settings, Unsent, serve};
@@ -78,7 +78,7 @@ fn listen(path: &Path) -> Result<Listener, Failure> {
 fn settings(task: &TrackTask) -> Settings {
     let windows = |size: Option<Bytes>| size.map_or(u64::MAX, |size| size.0 / PageSize::Huge.bytes().0);
     Settings {
-        schedule: schedule::Settings { cpu_fraction: task.max_cpu, pace: pace::MEASURED },
+        schedule: schedule::Settings { cpu_fraction: task.max_cpu, pace: rate_limiter::MEASURED },
         limits: Limits {
             of_program: windows(task.max_huge_per_program),
             of_user: windows(task.max_huge_per_user),

@@ -4,7 +4,7 @@ use std::time::Instant;
 use contract::track::wire::Request;
 
 use super::*;
-use crate::pace;
+use crate::rate_limiter;
 use crate::track::share::UNLIMITED;
 
 /// Clients of one account; each reading of the processor time costs 20 ms.
@@ -46,7 +46,7 @@ impl Control for OneAccount {
 
 fn tracker() -> Tracker {
     let s = Settings {
-        schedule: schedule::Settings { cpu_fraction: NonZeroFraction::ratio(1, 10), pace: pace::MEASURED },
+        schedule: schedule::Settings { cpu_fraction: NonZeroFraction::ratio(1, 10), pace: rate_limiter::MEASURED },
         limits: UNLIMITED,
         most_programs: 4,
         bounds: Bounds { connections: 64, programs: 16 },

@@ -10,7 +10,7 @@ use access::Backend;
 use hugepages::attach::{Control, Doing, ROUND_MIN, Settings, Until, attach};
 use hugepages::report::Report;
 use hugepages::target::Target;
-use hugepages::{pace, policy};
+use hugepages::{policy, rate_limiter};
 use linux::process_lock::ProcessLock;
 use linux::{Pid, children, status};
 use units::{Bytes, Fraction};
@@ -90,7 +90,7 @@ fn serve(pid: Pid, alone: bool, max_extra_rss: Fraction, over: &AtomicBool) -> R
     let policy =
         policy::Settings { max_extra_rss, idle_rounds: 3, settle_noise: Fraction::clamped(0.005), ..policy::PAPER };
     let settings =
-        Settings { policy, pace: pace::MEASURED, until: Until::Stopped, dry_run: false, round_min: ROUND_MIN };
+        Settings { policy, pace: rate_limiter::MEASURED, until: Until::Stopped, dry_run: false, round_min: ROUND_MIN };
     let mut host = Host {
         start: Instant::now(),
         over,

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use contract::board::{self, Board, Code, Seat, Stage};
+use contract::status_page::{self, Code, ProcessSlot, Stage, StatusPage};
 use hugepages::count::{Counted, Counter};
 use hugepages::trim::Trimmer;
 use hugepages::trim::policy::Settings as Trim;
@@ -79,10 +79,11 @@ pub struct Watch {
 
 /// Makes a status page for the programs of this run.
 pub fn new_board() -> Result<SharedMemory, Failure> {
-    let size = Bytes::kib(board::BYTES as u64 / 1024);
-    let memory = SharedMemory::create(board::NAME, size)
+    let size = Bytes::kib(status_page::BYTES as u64 / 1024);
+    let memory = SharedMemory::create(status_page::NAME, size)
         .map_err(|errno| Failure::new(format!("cannot make a page to share: {}", linux::describe(errno))))?;
-    Board::new(memory.words()).ok_or_else(|| Failure::new("cannot make a page to share: it has the wrong size"))?;
+    StatusPage::new(memory.words())
+        .ok_or_else(|| Failure::new("cannot make a page to share: it has the wrong size"))?;
     Ok(memory)
 }
 
@@ -101,13 +102,13 @@ impl Watch {
 
     /// Whether this process has taken a process slot.
     pub fn is_seated(&self, pid: Pid) -> bool {
-        Board::of(self.memory.words()).is_some_and(|board| board.taken().any(|seat| pid_of(seat) == Some(pid)))
+        StatusPage::of(self.memory.words()).is_some_and(|board| board.taken().any(|seat| pid_of(seat) == Some(pid)))
     }
 
     /// Ends the thread, and returns its totals. A failure in the thread loses the report and nothing else.
     pub fn end(self) -> Seen {
         self.over.store(true, Relaxed);
-        if let Some(board) = Board::of(self.memory.words()) {
+        if let Some(board) = StatusPage::of(self.memory.words()) {
             board.bell().fetch_add(1, Relaxed);
             shared_memory::wake(board.bell());
         }
@@ -172,14 +173,14 @@ enum Presence {
 }
 
 fn is_board(mapping: &linux::maps::Mapping, inode: u64) -> bool {
-    let name = format!("/memfd:{}", board::NAME);
+    let name = format!("/memfd:{}", status_page::NAME);
     mapping.inode == inode && mapping.path.bytes().starts_with(name.as_bytes())
 }
 
 fn watch(memory: &SharedMemory, wanted: Wanted, over: &AtomicBool) -> Seen {
     let mut seen = Seen::default();
     let mut all: BTreeMap<Pid, Watched> = BTreeMap::new();
-    let Some(board) = Board::of(memory.words()) else { return seen };
+    let Some(board) = StatusPage::of(memory.words()) else { return seen };
     let inode = std::fs::metadata(memory.path()).map_or(0, |about| about.ino());
     if let Some(pid) = wanted.without_seat {
         all.insert(pid, Watched { ours: pid.open().ok(), ..Watched::new(pid) });
@@ -242,7 +243,7 @@ fn watch(memory: &SharedMemory, wanted: Wanted, over: &AtomicBool) -> Seen {
     seen
 }
 
-fn pid_of(seat: Seat<'_>) -> Option<Pid> {
+fn pid_of(seat: ProcessSlot<'_>) -> Option<Pid> {
     i32::try_from(seat.process()).ok().filter(|pid| *pid > 0).map(Pid)
 }
 

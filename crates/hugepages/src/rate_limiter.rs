@@ -43,11 +43,11 @@ pub const MEASURED: Settings = Settings {
 
 /// The pace of one run of calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Pace {
+pub struct RateLimiter {
     compacting_in_a_row: u32,
 }
 
-impl Pace {
+impl RateLimiter {
     /// Pause after a window that took `took`.
     pub fn pause_after(&mut self, took: Duration, s: Settings) -> Duration {
         let busy = if took <= s.slow_window { s.busy_fraction } else { s.busy_fraction_slow };
@@ -80,19 +80,19 @@ mod tests {
 
     #[test]
     fn a_third_of_the_time_is_one_part_call_and_two_parts_pause() {
-        let pause = Pace::default().pause_after(ms(1), MEASURED);
+        let pause = RateLimiter::default().pause_after(ms(1), MEASURED);
         assert!(pause.abs_diff(ms(2)) < Duration::from_micros(1), "{pause:?}");
     }
 
     #[test]
     fn a_slow_call_is_one_part_of_four() {
-        let pause = Pace::default().pause_after(ms(5), MEASURED);
+        let pause = RateLimiter::default().pause_after(ms(5), MEASURED);
         assert!(pause.abs_diff(ms(15)) < Duration::from_micros(1), "{pause:?}");
     }
 
     #[test]
     fn compaction_in_a_row_doubles_the_pause_and_a_quick_call_forgets_it() {
-        let mut pace = Pace::default();
+        let mut pace = RateLimiter::default();
         let s = Settings { busy_fraction_slow: NonZeroFraction::ratio(1, 2), pause_max: ms(10_000), ..MEASURED };
         let pauses = [30, 30, 30, 10, 30].map(|took| pace.pause_after(ms(took), s));
         assert_eq!(pauses, [ms(30), ms(60), ms(120), ms(10), ms(30)]);
@@ -107,7 +107,7 @@ mod tests {
     proptest! {
         #[test]
         fn calls_never_take_more_than_their_part_until_the_longest_pause(took_us in 1u64..100_000, calls in 1usize..20) {
-            let mut pace = Pace::default();
+            let mut pace = RateLimiter::default();
             let took = Duration::from_micros(took_us);
             for _ in 0..calls {
                 let pause = pace.pause_after(took, MEASURED);

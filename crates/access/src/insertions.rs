@@ -36,7 +36,7 @@ pub enum Whose {
     Everybody,
     /// Processes in a control group of the memory controller and below it; the number is its inode.
     Group(u64),
-    /// Members ([`Arrivals::admit`]) and all processes that they start from then on.
+    /// Members ([`Insertions::admit`]) and all processes that they start from then on.
     Members,
 }
 
@@ -62,7 +62,7 @@ pub struct FileId {
 
 /// Consecutive pages of one file, inserted by one process.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Arrival {
+pub struct Insertion {
     /// The file.
     pub file: FileId,
     /// Its page numbers.
@@ -73,7 +73,7 @@ pub struct Arrival {
 
 /// The loaded program. Dropping it detaches it.
 #[derive(Debug)]
-pub struct Arrivals {
+pub struct Insertions {
     ring: RingBuffer<'static>,
     fetched: Rc<RefCell<Vec<Run>>>,
     open_runs: MapHandle,
@@ -85,12 +85,12 @@ pub struct Arrivals {
     _object: Object,
 }
 
-impl Arrivals {
+impl Insertions {
     /// Starts recording insertions.
     ///
     /// # Errors
     /// Reason for which this host does not allow it, and the remedy.
-    pub fn of(whose: Whose) -> Result<Arrivals, Unavailable> {
+    pub fn of(whose: Whose) -> Result<Insertions, Unavailable> {
         libbpf_rs::set_print(None::<(PrintLevel, fn(PrintLevel, String))>);
         let open = ObjectBuilder::default().open_memory(&OBJECT.0).map_err(|e| refused("be opened", &e))?;
         let object = open.load().map_err(|e| refused("be loaded", &e))?;
@@ -112,7 +112,7 @@ impl Arrivals {
         let (open_runs, lost, members) = (handle("open_runs")?, handle("lost_pages")?, handle("members")?);
         let links = object.progs_mut().map(|program| program.attach()).collect::<Result<Vec<Link>, _>>();
         let _links = links.map_err(|e| refused("be attached", &e))?;
-        Ok(Arrivals { ring, fetched, open_runs, lost, members, told: Told::default(), wish, _links, _object: object })
+        Ok(Insertions { ring, fetched, open_runs, lost, members, told: Told::default(), wish, _links, _object: object })
     }
 
     /// Sets the processes whose insertions are reported from now on.
@@ -151,7 +151,7 @@ impl Arrivals {
     ///
     /// # Errors
     /// When the kernel takes the maps away, which it does not.
-    pub fn fetch(&mut self) -> Result<Vec<Arrival>, Unavailable> {
+    pub fn fetch(&mut self) -> Result<Vec<Insertion>, Unavailable> {
         self.ring.consume().map_err(|e| refused("be read", &e))?;
         let mut new = Vec::new();
         for run in self.fetched.borrow_mut().drain(..) {
@@ -198,7 +198,7 @@ impl Told {
     const MOST: usize = 4096;
 
     /// New pages of a run that is still open.
-    fn so_far(&mut self, run: Run) -> Option<Arrival> {
+    fn so_far(&mut self, run: Run) -> Option<Insertion> {
         if self.0.len() >= Self::MOST {
             self.0.clear();
         }
@@ -207,20 +207,20 @@ impl Told {
     }
 
     /// New pages of a complete run.
-    fn finished(&mut self, run: Run) -> Option<Arrival> {
+    fn finished(&mut self, run: Run) -> Option<Insertion> {
         let before = self.0.remove(&run.start()).unwrap_or(0);
         arrival(run, before)
     }
 }
 
 /// The pages of a run beyond the first `told`.
-fn arrival(run: Run, told: u64) -> Option<Arrival> {
+fn arrival(run: Run, told: u64) -> Option<Insertion> {
     let end = run.first.checked_add(run.pages)?;
     let pages = run.first.saturating_add(told)..end;
     let device = (run.device >> 20, run.device & 0xf_ffff);
     let file = FileId { device, inode: run.inode, generation: run.generation };
     let process = Pid(i32::try_from(run.process).ok()?);
-    (!pages.is_empty()).then_some(Arrival { file, pages, process })
+    (!pages.is_empty()).then_some(Insertion { file, pages, process })
 }
 
 #[cfg(test)]
@@ -231,7 +231,7 @@ mod tests {
         Run { inode: 12, first, pages, since_ns: 1, device: 254 << 20 | 1, generation: 3, process: 42, processor: 0 }
     }
 
-    fn pages(arrival: Option<Arrival>) -> Range<u64> {
+    fn pages(arrival: Option<Insertion>) -> Range<u64> {
         arrival.map_or(0..0, |arrival| arrival.pages)
     }
 

@@ -103,21 +103,21 @@ pub struct Totals {
 
 /// The status page.
 #[derive(Clone, Copy, Debug)]
-pub struct Board<'a> {
+pub struct StatusPage<'a> {
     words: &'a [AtomicU32],
 }
 
-impl<'a> Board<'a> {
+impl<'a> StatusPage<'a> {
     /// Initialises a status page over words of zero: masu's side.
-    pub fn new(words: &'a [AtomicU32]) -> Option<Board<'a>> {
+    pub fn new(words: &'a [AtomicU32]) -> Option<StatusPage<'a>> {
         (words.len() == WORDS).then_some(())?;
         words[0].store(MAGIC, Relaxed);
-        Some(Board { words })
+        Some(StatusPage { words })
     }
 
     /// A status page created by another process; `None` if the words are none.
-    pub fn of(words: &'a [AtomicU32]) -> Option<Board<'a>> {
-        (words.len() == WORDS && words[0].load(Relaxed) == MAGIC).then_some(Board { words })
+    pub fn of(words: &'a [AtomicU32]) -> Option<StatusPage<'a>> {
+        (words.len() == WORDS && words[0].load(Relaxed) == MAGIC).then_some(StatusPage { words })
     }
 
     /// Futex word on which masu waits; the library changes it when a process exits.
@@ -156,12 +156,12 @@ impl<'a> Board<'a> {
     }
 
     /// Adds the counts of a slot to the totals, and frees it.
-    pub fn leave(&self, seat: &Seat<'_>) {
+    pub fn leave(&self, seat: &ProcessSlot<'_>) {
         self.add(seat);
         seat.clear();
     }
 
-    fn add(&self, seat: &Seat<'_>) {
+    fn add(&self, seat: &ProcessSlot<'_>) {
         self.words[RESERVED_BEFORE].fetch_add(seat.reserved_in_all(), Relaxed);
         self.words[ALIGNED_BEFORE].fetch_add(seat.aligned(), Relaxed);
         self.words[CODE_BEFORE].fetch_max(seat.code() as u32, Relaxed);
@@ -173,14 +173,14 @@ impl<'a> Board<'a> {
     }
 
     /// Slot with this number.
-    pub fn seat(&self, index: usize) -> Option<Seat<'a>> {
+    pub fn seat(&self, index: usize) -> Option<ProcessSlot<'a>> {
         let first = HEAD_WORDS.checked_add(index.checked_mul(SEAT_WORDS)?)?;
         let words = self.words.get(first..first.checked_add(SEAT_WORDS)?)?;
-        Some(Seat { words })
+        Some(ProcessSlot { words })
     }
 
     /// Slots in use.
-    pub fn taken(&self) -> impl Iterator<Item = Seat<'a>> {
+    pub fn taken(&self) -> impl Iterator<Item = ProcessSlot<'a>> {
         let board = *self;
         (0..SEATS).filter_map(move |index| board.seat(index)).filter(|seat| seat.process() != 0)
     }
@@ -212,7 +212,7 @@ impl<'a> Board<'a> {
     }
 
     fn claim(&self, index: usize, process: u32) -> bool {
-        let taken = |seat: Seat<'_>| seat.words[PROCESS].compare_exchange(0, process, Relaxed, Relaxed).is_ok();
+        let taken = |seat: ProcessSlot<'_>| seat.words[PROCESS].compare_exchange(0, process, Relaxed, Relaxed).is_ok();
         self.seat(index).is_some_and(taken)
     }
 }
@@ -248,11 +248,11 @@ impl Switches {
 
 /// Slot of one process.
 #[derive(Clone, Copy, Debug)]
-pub struct Seat<'a> {
+pub struct ProcessSlot<'a> {
     words: &'a [AtomicU32],
 }
 
-impl<'a> Seat<'a> {
+impl<'a> ProcessSlot<'a> {
     /// Process id in the process's own PID namespace; zero for a free slot.
     pub fn process(&self) -> u32 {
         self.words[PROCESS].load(Relaxed)
@@ -348,13 +348,13 @@ mod tests {
     #[test]
     fn a_process_takes_a_seat_and_counts_on_it() {
         let words = words();
-        let board = Board::new(&words).unwrap();
+        let board = StatusPage::new(&words).unwrap();
         let seat = board.seat(board.sit_down(42, Switches::new(true)).unwrap()).unwrap();
         seat.add_reserved(Kind::Mmap, 3);
         seat.add_reserved(Kind::Mmap, 4);
         seat.add_aligned();
         seat.set_code(Code::Copied);
-        let seen: Vec<_> = Board::of(&words).unwrap().taken().collect();
+        let seen: Vec<_> = StatusPage::of(&words).unwrap().taken().collect();
         assert_eq!(seen.len(), 1);
         assert_eq!((seen[0].process(), seen[0].reserved(Kind::Mmap), seen[0].aligned()), (42, 7, 1));
         assert_eq!((seen[0].code(), seen[0].stage(), seen[0].reserved(Kind::Bss)), (Code::Copied, Stage::Running, 0));
@@ -364,7 +364,7 @@ mod tests {
     #[test]
     fn a_seat_that_was_left_is_clean_for_the_next() {
         let words = words();
-        let board = Board::new(&words).unwrap();
+        let board = StatusPage::new(&words).unwrap();
         let seat = board.seat(board.sit_down(42, Switches::new(true)).unwrap()).unwrap();
         seat.add_reserved(Kind::Heap, 9);
         seat.set_stage(Stage::Seen);
@@ -377,7 +377,7 @@ mod tests {
     #[test]
     fn what_was_counted_is_kept_when_a_seat_is_left_or_taken_anew() {
         let words = words();
-        let board = Board::new(&words).unwrap();
+        let board = StatusPage::new(&words).unwrap();
         let first = board.seat(board.sit_down(41, Switches::new(true)).unwrap()).unwrap();
         first.add_reserved(Kind::Mmap, 3);
         first.set_code(Code::Copied);
@@ -393,7 +393,7 @@ mod tests {
     #[test]
     fn after_exec_a_process_has_the_same_seat_and_starts_anew() {
         let words = words();
-        let board = Board::new(&words).unwrap();
+        let board = StatusPage::new(&words).unwrap();
         board.sit_down(41, Switches::new(true)).unwrap();
         let before = board.sit_down(42, Switches::new(true)).unwrap();
         board.seat(before).unwrap().add_reserved(Kind::Heap, 9);
@@ -404,7 +404,7 @@ mod tests {
     #[test]
     fn who_finds_no_seat_is_counted() {
         let words = words();
-        let board = Board::new(&words).unwrap();
+        let board = StatusPage::new(&words).unwrap();
         for process in 1..=u32::try_from(SEATS).unwrap() {
             assert!(board.sit_down(process, Switches::new(true)).is_some());
         }
@@ -415,24 +415,24 @@ mod tests {
     #[test]
     fn a_closed_board_is_a_board_still() {
         let words = words();
-        let board = Board::new(&words).unwrap();
+        let board = StatusPage::new(&words).unwrap();
         assert!(!board.is_closed());
         board.close();
-        let seen = Board::of(&words).unwrap();
+        let seen = StatusPage::of(&words).unwrap();
         assert!(seen.is_closed());
         assert!(seen.sit_down(42, Switches::new(true)).is_some());
     }
 
     #[test]
     fn what_is_no_board_is_not_taken_for_one() {
-        assert!(Board::of(&words()).is_none());
-        assert!(Board::new(&words()[1..]).is_none());
+        assert!(StatusPage::of(&words()).is_none());
+        assert!(StatusPage::new(&words()[1..]).is_none());
     }
 
     #[test]
     fn the_switches_are_found_in_a_copy() {
         let words = words();
-        let board = Board::new(&words).unwrap();
+        let board = StatusPage::new(&words).unwrap();
         board.sit_down(41, Switches::new(false)).unwrap();
         board.sit_down(42, Switches::new(true)).unwrap();
         let copy: Vec<u32> = words.iter().map(|word| word.load(Relaxed)).collect();
