@@ -1,4 +1,4 @@
-# What a user of masu needs. `make` alone lists it; `cargo xtask --help` lists the tasks of those who work on it.
+# Targets for users: `make` alone lists them. `cargo xtask --help` lists the tasks of developers.
 
 PREFIX ?= /usr/local
 DESTDIR ?=
@@ -23,10 +23,11 @@ BENCH_PACKAGES = $(DEMO_PACKAGES) libjemalloc2 sqlite3 python3-numpy valgrind li
 TEST_PACKAGES := redis-tools openssl sqlite3 clang clang-format llvm qemu-system-x86 bsdutils musl-tools python3 stress-ng g++ \
     libjemalloc2 libmimalloc2.0 libgoogle-perftools4 make patch dpkg-dev libevent-dev systemd
 
-.PHONY: help rust deps deps-demo deps-bench deps-test build demo test fuzz bench install
+.PHONY: help rust deps deps-demo deps-bench deps-test build demo check test fuzz bench install
 
 help:
 	@echo 'make demo      two minutes with a real Redis: what masu does for it, in one table (root)'
+	@echo 'make check     all checks without root and virtual machines: rules, format, lints, unit tests, fuzz targets, documentation'
 	@echo 'make test      all tests: checks, live tests here (root) and on two kernels of Debian under QEMU'
 	@echo 'make fuzz      every fuzz target for FUZZ_SECONDS ($(FUZZ_SECONDS)), on all processors; FUZZ_TARGETS, FUZZ_EXECUTIONS and FUZZ_RUN say which and how'
 	@echo 'make bench     every published claim, measured beside its baseline (root; takes long)'
@@ -71,11 +72,14 @@ deps-test: deps
 	$(call install_missing,$(TEST_PACKAGES))
 
 build: deps
-	@$(CARGO) build --release
+	@$(CARGO) build --release --package masu --package resctrl-emulator
 
 demo: deps-demo
-	@$(CARGO) build --release
+	@$(CARGO) build --release --bin masu --bin masu-bench
 	@$(SUDO) $(TARGET)/release/masu-bench demo
+
+check: deps-test
+	@$(CARGO) xtask check
 
 test: deps-test
 	@$(CARGO) xtask test

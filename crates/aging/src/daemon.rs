@@ -334,6 +334,7 @@ impl<F: KernelFiles + Sync + 'static> Daemon<F> {
         let Some(guard) = &self.pins else { return Ok(None) };
         let mut admitted = guard.lock().pins.admit(&mut mapped, &self.dials, now);
         let opened = mlocks::open_all(self.files, &admitted.missing, &mapped);
+        tracing::debug!(processes = pids.len(), new_files = admitted.missing.len(), unlocked = %admitted.let_go, "scan");
         let sources = {
             let mut kept = guard.lock();
             kept.limits = limits;

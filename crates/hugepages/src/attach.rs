@@ -172,6 +172,7 @@ fn pause(time: Duration, s: Settings, control: &mut dyn Control) {
 /// One round. A settled program is watched for the whole time to the next one, `watch`, so that memory with rare use
 /// is not taken for idle.
 fn round(targets: &mut [Target], s: Settings, control: &mut dyn Control, watch: Duration) {
+    tracing::debug!(programs = targets.len(), "round begins");
     for_live(targets, Target::begin_round);
     let open = targets.iter().any(|target| target.promoted == 0 || target.under_suspicion(s.policy) > 0);
     let shortest = if open { s.round_min.0 } else { s.round_min.1 };

@@ -414,6 +414,7 @@ impl Target {
         // The plan's budget was estimated without a lock; the binding one is the present remainder.
         let left = self.budget()?.left(s.max_extra_rss);
         let outcome = act::promote(self.program.as_ref(), window, left)?;
+        tracing::trace!(pid = %self.pid, ?window, ?outcome, "window");
         match outcome {
             Promoted::Yes { resident_before } => {
                 // Memory that an earlier promotion left there is not the program's own.

@@ -187,6 +187,7 @@ impl<'f, F: KernelFiles> HostSettings<'f, F> {
             self.hold(Held::knob(path, &old, None))?;
         }
         let turned = write_knob(self.files, path, value);
+        tracing::debug!(path, value, error = ?turned.as_ref().err(), "host setting set");
         if turned.is_err() && first_time {
             self.let_go(path)?;
         }
@@ -285,6 +286,7 @@ impl<'f, F: KernelFiles> HostSettings<'f, F> {
             let left_to_another = living.iter().any(|other| other.value_of(&held.key()).is_some());
             let done =
                 if left_to_another { Ok(()) } else { restore(self.files, &locks, When::AtTheEnd, &held).map(drop) };
+            tracing::debug!(key = held.key(), left_to_another, error = ?done.as_ref().err(), "host setting restored");
             if let Err(error) = done.and_then(|()| self.let_go(&held.key())) {
                 first_failure.get_or_insert(error);
             }

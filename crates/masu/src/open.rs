@@ -37,6 +37,7 @@ impl Observers {
             let what = if wanted.is_some() { "cannot observe by" } else { "cannot observe any process:" };
             Failure::new(format!("{what} {}", reasons.join("; "))).remedy(remedies.join(" "))
         })?;
+        tracing::debug!(%backend, "backend chosen");
         if wanted.is_none() && backend != Backend::BpfWalk {
             for (better, why) in probed.backends.best().1 {
                 print::note(format_args!(

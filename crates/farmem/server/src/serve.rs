@@ -372,6 +372,7 @@ fn begin(program: &Proven, common: &Common, layer: u32) -> Result<Option<Program
     let fds: Vec<_> = direct.iter().map(|fd| fd.as_fd()).collect();
     connection.send(&bytes_of(&common.terms.message(common.secret.terms)), &fds).map_err(failed)?;
     let Some((_, mut fds)) = hear(connection, &mut bytes, common).map_err(failed)? else { return Ok(None) };
+    tracing::debug!(process = hello.process, "handshake");
     let nonsense = || format!("process {} said nothing sensible at its start", hello.process);
     let ready = Ready::of(&message_of(&bytes)).ok_or_else(nonsense)?;
     let backend = match ready.begun {

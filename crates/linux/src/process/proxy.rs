@@ -343,6 +343,7 @@ fn wait(child: &Forked, socket: BorrowedFd<'_>, begun: Instant) -> Result<Reply,
         }
         let now = progress(child.pid());
         if now.is_none() || now == before || begun.elapsed() > LONGEST {
+            tracing::debug!(proxy = %child.pid(), "call left without an answer");
             return Err(Errno::TIMEDOUT);
         }
         (before, since) = (now, Instant::now());

@@ -214,6 +214,7 @@ impl<'f, F: KernelFiles> Place<'f, F> {
         knobs: &mut HostSettings<'f, F>,
         patience: &mut Patience<'_>,
     ) -> Result<Done, Failed> {
+        tracing::debug!(?step, "step");
         let mut changes = self.resctrl.change(knobs, patience)?;
         match step {
             Step::Make(label) => {
