@@ -31,6 +31,7 @@ pub mod paper;
 pub mod place;
 pub mod plot;
 pub mod process;
+pub mod progress;
 pub mod random;
 pub mod redis;
 pub mod remote;

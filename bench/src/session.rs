@@ -1,6 +1,5 @@
 //! Context of every benchmark: the host, the command under test, and a way to end early.
 
-use std::io::IsTerminal as _;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
@@ -9,6 +8,7 @@ use units::Bytes;
 use crate::host::Host;
 use crate::masu::Masu;
 use crate::place::Processors;
+use crate::progress::Progress;
 use crate::stop::Stop;
 use crate::warm_up;
 
@@ -25,6 +25,7 @@ pub struct Session {
     pub save: bool,
     masu: Option<PathBuf>,
     warm_up: bool,
+    progress: Progress,
 }
 
 impl Session {
@@ -40,6 +41,7 @@ impl Session {
             save,
             masu,
             warm_up,
+            progress: Progress::start(),
         })
     }
 
@@ -85,10 +87,8 @@ impl Session {
         Ok(())
     }
 
-    /// Prints progress, on a terminal only.
-    pub fn progress(&self, text: &str) {
-        if std::io::stderr().is_terminal() {
-            eprintln!("  {text}");
-        }
+    /// Begins a step of the measurement.
+    pub fn progress(&self, step: &str) {
+        self.progress.at(step);
     }
 }

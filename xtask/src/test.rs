@@ -1,11 +1,32 @@
 //! All tests, the names of the failed ones, and the line that counts them.
 
 use std::fs;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
 use crate::tally::Tally;
 use crate::{boot, check, failures, header_check, live, workspace};
+
+/// Time between two lines about a step that goes on.
+const EVERY: Duration = Duration::from_secs(30);
+
+/// Runs a step, and says each half minute that it goes on.
+fn with_clock<T>(name: &str, run: impl FnOnce() -> T) -> T {
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        let (done, ended) = mpsc::channel::<()>();
+        scope.spawn(move || {
+            while ended.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
+                println!("==== {name}: {} s", start.elapsed().as_secs());
+            }
+        });
+        let outcome = run();
+        drop(done);
+        outcome
+    })
+}
 
 /// Runs everything, also after a failure. The last line is `N passed, N failed, N skipped` and nothing else; a step
 /// that did not come to its end counts as one failure.
@@ -13,7 +34,7 @@ pub fn run() -> Result<()> {
     let mut tally = Tally::default();
     let mut step = |name: &str, run: &dyn Fn() -> Result<Tally>| {
         println!("\n==== {name}");
-        tally += run().unwrap_or_else(|error| {
+        tally += with_clock(name, run).unwrap_or_else(|error| {
             println!("==== {name}: FAILED: {error:#}");
             failures::note(format!("{name}: {error:#}"));
             Tally::one_failure()

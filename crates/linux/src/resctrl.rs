@@ -25,12 +25,12 @@
 //!
 //! Truth: Documentation/filesystems/resctrl.rst; fs/resctrl/ (before 6.16: arch/x86/kernel/cpu/resctrl/).
 
-mod changes;
 pub mod info;
 pub mod monitoring;
 pub mod schemata;
 mod tasks;
 mod undo;
+mod write;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -39,11 +39,11 @@ use rustix::io::Errno;
 use serde::Serialize;
 use units::Bytes;
 
-pub use self::changes::{Changes, Moved, OwnGroup, Patience};
 pub use self::info::{CacheInfo, Info, MaskFault, MaskRules};
 pub use self::monitoring::Reading;
 pub use self::schemata::{Resource, Schemata, Values};
 pub use self::undo::UNDO;
+pub use self::write::{Changes, Moved, OwnGroup, Patience};
 pub use crate::caches::{CacheId, Cpus};
 use crate::cgroup::unescape;
 use crate::untrusted::visible;

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use access::Backend;
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
-use contract::policy::Size;
+use contract::placement::Size;
 use linux::Pid;
 use serde::Serialize;
 use units::{Bytes, Fraction, NonZeroFraction};

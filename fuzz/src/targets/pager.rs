@@ -12,7 +12,7 @@ use farmem_engine::PAGE_BYTES;
 use farmem_engine::counters::{COUNTER_WORDS, Counter, Counters};
 use farmem_engine::entry::Place;
 use farmem_engine::handshake::Sections;
-use farmem_engine::pager::{Batches, FLIGHT_WORDS, Pager, Ring, Served, Touch};
+use farmem_engine::pager::{Batches, FLIGHT_WORDS, Pager, Served, Touch, VictimQueue};
 use farmem_engine::policy::what_if::Ghosts;
 use farmem_engine::space::{CHUNK_PAGES, DIRECTORY_WORDS, Page, Space};
 use farmem_engine::units::{Costs, Learned, Units};
@@ -101,7 +101,7 @@ pub fn run(bytes: &[u8]) -> bool {
             space: Space::new(directory, bases),
             entries,
             sums,
-            ring: Ring::new(slots, ends),
+            ring: VictimQueue::new(slots, ends),
             queues: [&queues[0], &queues[1]],
             flights: Batches(flights),
             counters: Counters(counters),

@@ -7,7 +7,7 @@ use crate::input::Input;
 use crate::scribble::scribble;
 use farmem_engine::budget::Budget;
 use farmem_engine::handshake::Sections;
-use farmem_engine::policy::replace::{Arrival, ENTRY_PAGES, Memory};
+use farmem_engine::policy::replacement::{Arrival, ENTRY_PAGES, Memory};
 use farmem_engine::policy::site::{Fault, FetchPlan, Kind, Limits};
 use farmem_engine::policy::what_if::Ghosts;
 use farmem_engine::policy::{MAX_UNIT_LOG2, Run};

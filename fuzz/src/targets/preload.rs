@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use contract::policy::{self, Request, Size, Sizes};
+use contract::placement::{self, Request, Size, Sizes};
 use contract::settings::Settings;
 use contract::status_page::{self, Kind, StatusPage, Switches};
 
@@ -27,15 +27,15 @@ pub fn run(bytes: &[u8]) -> bool {
 /// A mapping at any address and of any claimed size.
 fn place(start: usize, bytes: usize, sizes: Sizes) {
     let request = Request { bytes, private_anonymous: true, placed: false, stack: false, peculiar: false };
-    let placement = policy::placement(request, sizes, true);
+    let placement = placement::placement(request, sizes, true);
     assert_eq!(placement.advise, sizes.largest_within(bytes).is_some());
     let size = placement.align_to.unwrap_or(Size::HUGE);
-    if let Some((first, whole)) = policy::whole_part(start, bytes, size) {
+    if let Some((first, whole)) = placement::whole_part(start, bytes, size) {
         assert!(first >= start && first % size.bytes() == 0 && whole % size.bytes() == 0);
         assert!(first.checked_add(whole).is_some_and(|end| end - start <= bytes));
-        assert_eq!(policy::whole_pages(start, bytes, size), whole / size.bytes());
+        assert_eq!(placement::whole_pages(start, bytes, size), whole / size.bytes());
     }
-    let _ = policy::gains_by_alignment(start, bytes, size);
+    let _ = placement::gains_by_alignment(start, bytes, size);
 }
 
 /// A status page with any words but the first, which marks it as one.

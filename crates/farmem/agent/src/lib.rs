@@ -2,7 +2,7 @@
 //!
 //! Loaded by `masu run --local` through LD_PRELOAD. At the start (`start.rs`) it gets the session parameters from masu,
 //! finds the memory that is paged from then on, and has every system call trapped. A touch of a missing page raises
-//! SIGBUS in the touching thread (`fault.rs`), which brings the page itself and goes on. A call (`trap.rs`) is
+//! SIGBUS in the touching thread (`page_fault.rs`), which brings the page itself and goes on. A call (`syscall_trap.rs`) is
 //! examined first: its memory is mapped in and stays until the call is done, and calls that change mappings are made
 //! here.
 //!
@@ -15,15 +15,14 @@
 #![no_std]
 
 mod descriptors;
-mod dispatch;
 mod doorbell;
 mod exchange;
-mod fault;
 mod frames;
 mod kernel;
 mod lock;
 mod mappings;
 mod memory;
+mod page_fault;
 mod process;
 mod program;
 mod registers;
@@ -31,9 +30,10 @@ mod section;
 mod signals;
 mod start;
 mod store_request;
+mod syscall_trap;
+mod syscall_user_dispatch;
 mod thread;
 mod transfer;
-mod trap;
 mod uffd;
 
 /// Nothing here panics; a panic would stop the program rather than let it go on wrongly.

@@ -9,10 +9,10 @@ use farmem_engine::counters::Counter;
 use farmem_engine::pager::Touch;
 
 use crate::doorbell;
-use crate::fault;
 use crate::frames::Frames;
 use crate::kernel::{self, call, int, size};
 use crate::lock::{Held, LOCK};
+use crate::page_fault;
 use crate::program::{HEAP_END, ODDLY_WRITABLE, Program, program};
 use crate::thread::Thread;
 
@@ -242,7 +242,7 @@ fn through_the_kernel(direction: i64, ours: u64, theirs: u64, bytes: u64) -> boo
         let mut came = false;
         for address in [theirs, last] {
             if program.pager.space.may_be_paged(address) {
-                came |= fault::serve(program, Touch { address, write, site: 0 }).is_some();
+                came |= page_fault::serve(program, Touch { address, write, site: 0 }).is_some();
             }
         }
         if !came {

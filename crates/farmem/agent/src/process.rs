@@ -14,12 +14,12 @@ use farmem_engine::calls::{Call, number};
 use farmem_engine::counters::Counter;
 use farmem_engine::entry::Place;
 
-use crate::dispatch::{DISPATCH, SELECTOR};
 use crate::frames::Frames;
 use crate::kernel::{call, size, uint};
 use crate::lock::LOCK;
 use crate::program::{PAGED, Program};
 use crate::registers::Context;
+use crate::syscall_user_dispatch::{DISPATCH, SELECTOR};
 use crate::thread::{self, Thread};
 use crate::{kernel, mappings, memory};
 

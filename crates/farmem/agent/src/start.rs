@@ -14,15 +14,15 @@ use farmem_engine::pager::Pager;
 use farmem_engine::policy::site::{InitialProfile, SEED_WORDS, SITES};
 use farmem_engine::segment::{self, BELL, Doorbell, ERRAND, Layout, StoreRequest};
 
-use crate::dispatch::{self, DISPATCH};
 use crate::frames::PAGE;
 use crate::kernel::{self, call, int, size, uint};
 use crate::lock::{Held, LOCK};
 use crate::mappings::{self, Mapping};
 use crate::program::{self, HEAP_END, Program};
+use crate::syscall_user_dispatch::{self, DISPATCH};
 use crate::thread::{self, map_memory};
 use crate::uffd::Uffd;
-use crate::{descriptors, fault, memory, signals, trap};
+use crate::{descriptors, memory, page_fault, signals, syscall_trap};
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -80,7 +80,7 @@ unsafe extern "C" fn begin(_: c_int, _: *const *mut c_char, environment: *const 
             if let Some(program) = program {
                 seed(program, go.map_or(0, |go| go.seeds));
                 take_memory(program);
-                let answer = dispatch::begin((program.text.0, program.text.1));
+                let answer = syscall_user_dispatch::begin((program.text.0, program.text.1));
                 if answer < 0 {
                     // masu would have refused before it started anything, so the kernel changed its answer.
                     kernel::give_up(&[
@@ -441,7 +441,7 @@ fn take_signals() -> Result<(), i64> {
     if answer < 0 {
         return Err(answer);
     }
-    let taken = signals::take(libc::SIGBUS, fault::on_bus) && signals::take(libc::SIGSYS, trap::on_call);
+    let taken = signals::take(libc::SIGBUS, page_fault::on_bus) && signals::take(libc::SIGSYS, syscall_trap::on_call);
     let mask = signals::bit(libc::SIGBUS) | signals::bit(libc::SIGSYS);
     // SAFETY: reads our own set. masu's parent may have left them blocked.
     unsafe {

@@ -1,7 +1,7 @@
 //! Budget of a paged program: its frames, the part of them for evicted pages, and its largest transfer size.
 
 use crate::MAX_UNIT_PAGES;
-use crate::policy::replace::{aside_pages, most_aside_pages};
+use crate::policy::replacement::{aside_pages, most_aside_pages};
 
 /// Number of frames, and their division.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -26,7 +26,7 @@
 mod all_here;
 mod batch;
 mod evict;
-mod ring;
+mod victim_queue;
 mod zeros;
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -34,7 +34,7 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::budget::Budget;
 use crate::counters::{Counter, Counters};
 use crate::entry::{Entry, Place};
-use crate::policy::replace::Arrival;
+use crate::policy::replacement::Arrival;
 use crate::policy::site::{FetchPlan, Kind};
 use crate::policy::{self, NO_PAGE};
 use crate::space::{CHUNK_PAGES, Page, Space};
@@ -42,7 +42,7 @@ use crate::units::{Asked, Units};
 use crate::{MAX_UNIT_PAGES, PAGE_BYTES};
 
 pub use batch::{Batches, Crew, FLIGHT_PAGES, FLIGHT_WORDS, FLIGHTS_PAGES};
-pub use ring::{Ring, Run, Slot};
+pub use victim_queue::{Run, Slot, VictimQueue};
 pub use zeros::LOOKED_AT;
 
 /// Operations that move pages. All runs are contiguous on both sides, within existing slots and pages, and at most
@@ -188,7 +188,7 @@ pub struct Pager<'a> {
     /// Two words for each page: the checksum of the store's copy.
     pub sums: &'a [AtomicU64],
     /// Victim queue.
-    pub ring: Ring<'a>,
+    pub ring: VictimQueue<'a>,
     /// Units in the program, in the order of arrival: main and probation.
     pub queues: [&'a [AtomicU64]; 2],
     /// I/O batches in the background.

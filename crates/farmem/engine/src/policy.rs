@@ -17,7 +17,7 @@
 //! it.
 
 pub mod marked;
-pub mod replace;
+pub mod replacement;
 pub mod site;
 pub mod what_if;
 

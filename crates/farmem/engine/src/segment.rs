@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Rela
 
 use crate::budget::Budget;
 use crate::counters::{COUNTER_WORDS, Counters};
-use crate::pager::{Batches, FLIGHT_WORDS, FLIGHTS_PAGES, Pager, Ring};
+use crate::pager::{Batches, FLIGHT_WORDS, FLIGHTS_PAGES, Pager, VictimQueue};
 use crate::policy::site::{SEED_WORDS, SITES};
 use crate::space::{CHUNK_PAGES, DIRECTORY_WORDS, Page, Space};
 use crate::units::Learned;
@@ -154,7 +154,7 @@ pub fn pager<'a>(words: &'a [AtomicU64], halves: &'a [AtomicU32], layout: &Layou
         ),
         entries: part(layout.entries, layout.pages)?,
         sums: part(layout.sums, layout.pages * 2)?,
-        ring: Ring::new(part(layout.ring, layout.slots)?, part(ENDS, 3)?.first_chunk()?),
+        ring: VictimQueue::new(part(layout.ring, layout.slots)?, part(ENDS, 3)?.first_chunk()?),
         queues: [part(layout.queues[0], layout.units)?, part(layout.queues[1], layout.units)?],
         flights: Batches(part(layout.flights, FLIGHT_WORDS)?.first_chunk()?),
         counters: Counters(part(0, COUNTER_WORDS)?.first_chunk()?),

@@ -6,7 +6,7 @@
 use crate::budget::Budget;
 use crate::handshake::Sections;
 use crate::policy::marked::{self, Marked};
-use crate::policy::replace::{Arrival, Replacement};
+use crate::policy::replacement::{Arrival, Replacement};
 use crate::policy::site::{Fault, FetchPlan, HELD, Kind, Limits, SERIES, Series, Sites};
 use crate::policy::what_if::{Clock, Ghosts, WhatIf};
 use crate::policy::{NO_PAGE, Run, unit_around};

@@ -13,7 +13,7 @@ use farmem_engine::backend::Backend;
 use farmem_engine::counters::{COUNTER_WORDS, Counter, Counters};
 use farmem_engine::entry::Place;
 use farmem_engine::handshake::Sections;
-use farmem_engine::pager::{Batches, FLIGHT_WORDS, Pager, Ring, Served, Touch};
+use farmem_engine::pager::{Batches, FLIGHT_WORDS, Pager, Served, Touch, VictimQueue};
 use farmem_engine::policy::what_if::Ghosts;
 use farmem_engine::segment::Layout;
 use farmem_engine::space::{CHUNK_PAGES, DIRECTORY_WORDS, Page, Space};
@@ -56,7 +56,7 @@ impl Memory {
             space: Space::new(&self.directory, self.words(layout.bases, 1 + layout.pages / CHUNK)),
             entries: self.words(layout.entries, layout.pages),
             sums: self.words(layout.sums, layout.pages * 2),
-            ring: Ring::new(self.words(layout.ring, layout.slots), &self.ends),
+            ring: VictimQueue::new(self.words(layout.ring, layout.slots), &self.ends),
             queues: layout.queues.map(|queue| self.words(queue, layout.units)),
             counters: Counters(&self.counters),
             flights: Batches(&self.flights),

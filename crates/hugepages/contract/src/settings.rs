@@ -5,7 +5,7 @@
 
 use core::fmt;
 
-use crate::policy::{Size, Sizes};
+use crate::placement::{Size, Sizes};
 
 /// Name of the variable.
 pub const VARIABLE: &str = "MASU_TOUCH";

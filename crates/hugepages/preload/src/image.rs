@@ -9,7 +9,7 @@
 use core::ffi::{c_int, c_void};
 use core::ops::Range;
 
-use contract::policy::{self, Size};
+use contract::placement::{self, Size};
 use contract::status_page::{Code, Kind};
 
 use crate::state::STATE;
@@ -87,12 +87,12 @@ unsafe fn of_data(base: u64, part: &libc::Elf64_Phdr, sealed: &Range<u64>, singl
     let sealed_here = sealed.start < part.p_vaddr + part.p_memsz && sealed.end > part.p_vaddr;
     let data = if sealed_here { page_up(base + sealed.end) } else { page_up(start) };
     let bytes = page_down(file_end).saturating_sub(data);
-    if let Some((first, whole)) = policy::whole_part(data, bytes, Size::HUGE) {
+    if let Some((first, whole)) = placement::whole_part(data, bytes, Size::HUGE) {
         let run = if part.p_flags & libc::PF_X != 0 { libc::PROT_EXEC } else { 0 };
         let protection = libc::PROT_READ | libc::PROT_WRITE | run;
         // SAFETY: loaded data behind the read-only range; no other thread runs that could write to it meanwhile.
         if single && unsafe { replace(first, whole, protection) } {
-            STATE.count_reserved(Kind::Bss, policy::whole_pages(first, whole, Size::HUGE));
+            STATE.count_reserved(Kind::Bss, placement::whole_pages(first, whole, Size::HUGE));
         }
     }
 }
@@ -102,8 +102,8 @@ unsafe fn of_data(base: u64, part: &libc::Elf64_Phdr, sealed: &Range<u64>, singl
 unsafe fn of_text(base: u64, part: &libc::Elf64_Phdr) -> Code {
     let start = base + part.p_vaddr;
     let bytes = page_down(start + part.p_filesz).saturating_sub(page_up(start));
-    let Some((first, whole)) = policy::whole_part(page_up(start), bytes, Size::HUGE) else { return Code::Untouched };
-    let windows = policy::whole_pages(first, whole, Size::HUGE);
+    let Some((first, whole)) = placement::whole_part(page_up(start), bytes, Size::HUGE) else { return Code::Untouched };
+    let windows = placement::whole_pages(first, whole, Size::HUGE);
     let congruent = start.wrapping_sub(part.p_offset).is_multiple_of(Size::HUGE.bytes() as u64);
     let huge_file = congruent
         && kernel::advise(first, whole, libc::MADV_HUGEPAGE)
@@ -172,7 +172,7 @@ unsafe fn copy_bytes(from: usize, to: usize, bytes: usize) {
 
 fn advise_and_count(start: usize, bytes: usize, kind: Kind) {
     if STATE.sizes().largest_within(bytes).is_some() && kernel::advise(start, bytes, libc::MADV_HUGEPAGE) {
-        STATE.count_reserved(kind, policy::whole_pages(start, bytes, Size::HUGE));
+        STATE.count_reserved(kind, placement::whole_pages(start, bytes, Size::HUGE));
     }
 }
 

@@ -23,7 +23,7 @@ mod state;
 
 use core::ffi::{c_int, c_long, c_void};
 
-use contract::policy::{self, Request, Size};
+use contract::placement::{self, Request, Size};
 use contract::status_page::Kind;
 
 use crate::kernel::{mapped, pointer};
@@ -65,7 +65,7 @@ pub unsafe extern "C" fn mmap(
     }
     let has = |flag: c_int| flags & flag != 0;
     let placed_exactly = has(libc::MAP_FIXED) || has(libc::MAP_FIXED_NOREPLACE);
-    let placement = policy::placement(
+    let placement = placement::placement(
         Request {
             bytes,
             private_anonymous: flags & libc::MAP_TYPE == libc::MAP_PRIVATE && has(libc::MAP_ANONYMOUS),
@@ -190,7 +190,7 @@ unsafe fn grow(old: usize, old_bytes: usize, bytes: usize, size: Size) -> Option
             return None;
         }
         // Huge pages stay whole only at the same offset from a multiple of their size as before.
-        let phase = if policy::whole_pages(old, old_bytes, size) > 0 { old & (size.bytes() - 1) } else { 0 };
+        let phase = if placement::whole_pages(old, old_bytes, size) > 0 { old & (size.bytes() - 1) } else { 0 };
         let place = place::reserve(bytes, size, phase, place::PLAIN)?;
         // SAFETY: the caller's; `place` holds only our own empty reservation.
         let there = unsafe { kernel::mremap(old, old_bytes, bytes, libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED, place) };
@@ -277,7 +277,7 @@ fn heap_end() -> usize {
 
 /// Advises the growth of the heap, to whole pages, so that it is one mapping with the rest.
 fn advise_heap(before: usize, end: usize) {
-    if STATE.sizes() == policy::Sizes::NONE || end <= before {
+    if STATE.sizes() == placement::Sizes::NONE || end <= before {
         return;
     }
     let start = before & !(Size::SMALL.bytes() - 1);
@@ -287,6 +287,6 @@ fn advise_heap(before: usize, end: usize) {
 /// Asks for huge pages, and counts the windows reserved.
 fn advise(start: usize, bytes: usize, kind: Kind) {
     if kernel::advise(start, bytes, libc::MADV_HUGEPAGE) {
-        STATE.count_reserved(kind, policy::whole_pages(start, bytes, Size::HUGE));
+        STATE.count_reserved(kind, placement::whole_pages(start, bytes, Size::HUGE));
     }
 }

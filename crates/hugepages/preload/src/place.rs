@@ -11,7 +11,7 @@
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use contract::policy::{self, Size};
+use contract::placement::{self, Size};
 
 use crate::kernel;
 use crate::state::STATE;
@@ -25,7 +25,7 @@ use crate::state::STATE;
 pub fn map(bytes: usize, size: Size, protection: c_int, flags: c_int) -> Option<usize> {
     // SAFETY: a new mapping at an address of the kernel's choice; `flags` fix no address.
     let first = kernel::mapped(unsafe { kernel::mmap(0, bytes, libc::PROT_NONE, flags, -1, 0) })?;
-    let place = if policy::gains_by_alignment(first, bytes, size) {
+    let place = if placement::gains_by_alignment(first, bytes, size) {
         // SAFETY: mapped just now, empty, and known only here.
         unsafe { kernel::munmap(first, bytes) };
         reserve(bytes, size, 0, flags)?

@@ -3,7 +3,7 @@
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
-use contract::policy::{self, Size};
+use contract::placement::{self, Size};
 use contract::status_page::Kind;
 
 use crate::next::Function;
@@ -134,7 +134,7 @@ pub unsafe extern "C" fn begin(errand: *mut c_void) -> *mut c_void {
     let top = kernel::address(unsafe { libc::pthread_self() });
     if let Some(start) = top.checked_sub(bytes).filter(|start| (*start..top).contains(&here)) {
         // Whole windows only: the rest could not be huge, and need not be split from its neighbours.
-        if let Some((first, whole)) = policy::whole_part(start, here - start, Size::HUGE) {
+        if let Some((first, whole)) = placement::whole_part(start, here - start, Size::HUGE) {
             kernel::keeping_errno(|| advise(first, whole));
         }
     }
@@ -146,7 +146,7 @@ pub unsafe extern "C" fn begin(errand: *mut c_void) -> *mut c_void {
 
 fn advise(start: usize, bytes: usize) {
     if kernel::advise(start, bytes, libc::MADV_HUGEPAGE) {
-        STATE.count_reserved(Kind::Stack, policy::whole_pages(start, bytes, Size::HUGE));
+        STATE.count_reserved(Kind::Stack, placement::whole_pages(start, bytes, Size::HUGE));
     }
 }
 

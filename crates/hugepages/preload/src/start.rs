@@ -7,7 +7,7 @@
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
 
-use contract::policy::Size;
+use contract::placement::Size;
 use contract::settings::{self, Settings};
 use contract::status_page::{self, Code, Stage};
 

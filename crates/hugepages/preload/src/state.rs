@@ -5,7 +5,7 @@ use core::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
 
-use contract::policy::{Size, Sizes};
+use contract::placement::{Size, Sizes};
 use contract::status_page::{Kind, ProcessSlot, StatusPage, Switches, WORDS};
 
 use crate::kernel;

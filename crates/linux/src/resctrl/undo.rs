@@ -2,7 +2,7 @@
 //!
 //! Nothing is done where no such file system is mounted any more: unmounting has undone everything. Each kind first
 //! checks for something to undo, since other programs may have made changes meanwhile. All is done under the lock on
-//! the file system ([`Locks`]), which is taken before the journal's, in the same order as in `changes.rs`.
+//! the file system ([`Locks`]), which is taken before the journal's, in the same order as in `write.rs`.
 //!
 //! A remount cannot be detected for sure: the next mount gets the numbers of the last one (mount, device, inode), and
 //! the same mount has other numbers in another namespace. But a remount gives the default group all ways. So after a

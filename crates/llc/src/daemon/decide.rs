@@ -18,7 +18,7 @@ use units::{Bytes, Ways};
 use super::allocatable_ways::AllocatableWays;
 use super::config::Config;
 use super::layout::Planned;
-use super::policy::{beside, regions_by_size, without_curves};
+use super::warming::{beside, regions_by_size, without_curves};
 use crate::policy::predict::predict;
 use crate::policy::{Cache, Curve, Plan, Policy, Program, Region, SharedSet, Sharer, Situation};
 

@@ -27,7 +27,7 @@ use rustix::thread::{CpuSet, gettid, sched_setaffinity};
 use serde::Serialize;
 use units::{Bytes, Fraction, Pages};
 
-use super::policy::{Held, Pace, Phase};
+use super::warming::{Held, Pace, Phase};
 
 /// Own pages that are merged with others', and operations on their lines.
 pub trait Lines {

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use contract::policy::Size;
+use contract::placement::Size;
 use farmem_engine::backend::Backend;
 use farmem_engine::budget::Budget;
 use farmem_engine::{MAX_UNIT_PAGES, PAGE_BYTES};

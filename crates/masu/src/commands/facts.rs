@@ -48,7 +48,7 @@ struct PageSize {
 fn page_sizes() -> Vec<PageSize> {
     // A kernel without huge pages has no sizes.
     let Ok(settings) = thp::settings(&*HOST) else { return Vec::new() };
-    let size = |(size, given): (contract::policy::Size, Given)| {
+    let size = |(size, given): (contract::placement::Size, Given)| {
         let (file, write) = match &given {
             Given::No { file, write, .. } => (Some(file.clone()), Some(*write)),
             Given::Yes | Given::Unknown => (None, None),

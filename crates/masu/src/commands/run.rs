@@ -73,7 +73,8 @@ fn started(task: &RunTask, relay: Relay) -> Result<ExitCode, NotStarted> {
     let mut changes = environment::without_ours(|name| std::env::var_os(name));
     if served.how == Huge::Touch {
         let board = memory.path();
-        let sizes = host.as_ref().map_or(Ok(contract::policy::Sizes::NONE), |host| sizes::choose(&task.sizes, host))?;
+        let sizes =
+            host.as_ref().map_or(Ok(contract::placement::Sizes::NONE), |host| sizes::choose(&task.sizes, host))?;
         let settings = Settings {
             align: !task.no_align,
             stack: task.stack,
@@ -172,7 +173,7 @@ fn serve_how(task: &RunTask, file: &Path, host: Option<&thp::Settings>) -> Resul
                 (_, None) => ("this kernel has no huge pages".to_owned(), false),
                 (Loads::Nothing(why), _) => (why.to_owned(), true),
                 (Loads::Library, Some(host)) => {
-                    if sizes::choose(&task.sizes, host)? != contract::policy::Sizes::NONE {
+                    if sizes::choose(&task.sizes, host)? != contract::placement::Sizes::NONE {
                         return Ok(served);
                     }
                     (format!("/{} is never, so that no first touch gets a huge page", thp::ENABLED), true)

@@ -127,7 +127,7 @@ pub fn missing_libraries(preload: Option<&OsStr>) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use contract::policy::{Size, Sizes};
+    use contract::placement::{Size, Sizes};
 
     use super::*;
 

@@ -1,6 +1,6 @@
 //! The fetch policy on a synthetic program, page by page, with a cost model.
 //!
-//! Like the pager, the simulator has a budget, the three rings of `replace.rs`, a victim queue, held pages, and one
+//! Like the pager, the simulator has a budget, the three rings of `replacement.rs`, a victim queue, held pages, and one
 //! background thread that fetches requested runs one after the other. It omits: several threads, write-back overlapping
 //! with computation (here a dirty page costs the fault that evicts it), and the cost of unmapping.
 
@@ -8,7 +8,7 @@ use core::sync::atomic::AtomicU64;
 use std::collections::BinaryHeap;
 
 use farmem_engine::policy::marked::{self, Marked};
-use farmem_engine::policy::replace::{self, Arrival, Memory, Replacement};
+use farmem_engine::policy::replacement::{self, Arrival, Memory, Replacement};
 use farmem_engine::policy::site::{Fault, FetchPlan, HELD, Kind, Limits, Sites};
 use farmem_engine::policy::what_if::{Clock, WhatIf};
 use farmem_engine::policy::{MAX_UNIT_LOG2, NO_PAGE, Run, unit_around};
@@ -203,7 +203,7 @@ impl Simulator {
     }
 
     fn aside(&self) -> u32 {
-        replace::aside_pages(self.budget, self.beyond())
+        replacement::aside_pages(self.budget, self.beyond())
     }
 
     fn room(&self) -> Limits {

@@ -4,7 +4,7 @@ use super::{Come, Machine, Pager, Slot, Source};
 use crate::MAX_UNIT_PAGES;
 use crate::counters::Counter;
 use crate::entry::Place;
-use crate::policy::replace::Arrival;
+use crate::policy::replacement::Arrival;
 use crate::space::Page;
 use crate::units::Units;
 

@@ -18,7 +18,7 @@ use core::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Orderi
 use super::{Checksum, Come, Machine, Pager, Source, Unit};
 use crate::counters::Counter;
 use crate::entry::Place;
-use crate::policy::replace::Arrival;
+use crate::policy::replacement::Arrival;
 use crate::policy::site::FetchPlan;
 use crate::policy::{self, NO_PAGE};
 use crate::space::Page;

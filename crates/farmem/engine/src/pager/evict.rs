@@ -1,15 +1,15 @@
 //! Eviction to free frames, and memory that the program itself releases or moves.
 //!
-//! `policy/replace.rs` chooses the units to evict. Its choice is a hint: pages that are not in the program any more are
+//! `policy/replacement.rs` chooses the units to evict. Its choice is a hint: pages that are not in the program any more are
 //! skipped, and if it knows none, a hand scans the table.
 
-use super::ring::Slot;
+use super::victim_queue::Slot;
 use super::{Machine, Pager};
 use crate::PAGE_BYTES;
 use crate::counters::Counter;
 use crate::entry::Place;
 use crate::policy::Run;
-use crate::policy::replace::{Arrival, Memory};
+use crate::policy::replacement::{Arrival, Memory};
 use crate::space::Page;
 use crate::units::Units;
 

@@ -9,7 +9,7 @@ use crate::PAGE_BYTES;
 use crate::budget::Budget;
 use crate::counters::Counter;
 use crate::entry::Place;
-use crate::policy::replace::zeros_to_look_for;
+use crate::policy::replacement::zeros_to_look_for;
 use crate::space::Page;
 use crate::units::Units;
 

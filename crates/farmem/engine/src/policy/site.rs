@@ -22,7 +22,7 @@
 //!
 //! An unmapped page that leaves memory before its touch needs no report: its fault is then one on a stored page. The
 //! caller may keep it anywhere, the longer the better. Only the owner of a mark is read: the share of a site's fetched
-//! pages that came back within a life time decides whether its streams are passing (`replace.rs`).
+//! pages that came back within a life time decides whether its streams are passing (`replacement.rs`).
 //!
 //! The state of a site can be saved for the program's next run (`profile.rs`).
 //!

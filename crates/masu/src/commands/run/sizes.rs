@@ -1,7 +1,7 @@
 //! Page sizes that a program can get at the first touch on this host, and the settings to change for others. Pure: the
 //! host's settings come as arguments.
 
-use contract::policy::{Size, Sizes};
+use contract::placement::{Size, Sizes};
 use linux::thp::{Enabled, Settings, SizeEnabled};
 use units::{Bytes, PageSize};
 

@@ -49,7 +49,7 @@ pub struct Limits {
     /// Local memory in pages, victim queue included.
     pub budget_pages: u32,
     /// Number of pages fetched during one page's stay
-    /// ([`Replacement::life_pages`](crate::policy::replace::Replacement::life_pages)).
+    /// ([`Replacement::life_pages`](crate::policy::replacement::Replacement::life_pages)).
     pub life_pages: u32,
     /// Cost of a fault that brings one stored page, without the page's transfer, in nanoseconds.
     pub fault_ns: u32,

@@ -17,7 +17,8 @@
 //!   everything. One passing unit in 32 goes to `kept`, so that unused units there leave in the end. While most fetched
 //!   pages were not gone for long, the program **goes round** in more than memory holds: then every unit is on
 //!   probation, regardless of its site, and one in eight is kept.
-//! - `staging` (victim queue): unmapped and still in memory. A fault there costs no transfer, and shows that the unit
+//! - `staging` (victim queue): unmapped and still in memory. Only the simulator uses it: the pager keeps
+//!   its own in `pager/victim_queue.rs`. A fault there costs no transfer, and shows that the unit
 //!   is re-used.
 //!
 //! Published relatives: Yang et al., "FIFO queues are all you need for cache eviction" (S3-FIFO), SOSP 2023, a small

@@ -68,19 +68,19 @@ impl Slot {
     }
 }
 
-/// Ring of slots.
+/// Victim queue of slots.
 #[derive(Clone, Copy, Debug)]
-pub struct Ring<'a> {
+pub struct VictimQueue<'a> {
     /// A word for each slot.
     slots: &'a [AtomicU64],
     /// Tail, head (both only grow; the remainder is the slot), and number of frames.
     ends: &'a [AtomicU64; 3],
 }
 
-impl<'a> Ring<'a> {
-    /// Ring over words of the shared segment.
-    pub const fn new(slots: &'a [AtomicU64], ends: &'a [AtomicU64; 3]) -> Ring<'a> {
-        Ring { slots, ends }
+impl<'a> VictimQueue<'a> {
+    /// Victim queue over words of the shared segment.
+    pub const fn new(slots: &'a [AtomicU64], ends: &'a [AtomicU64; 3]) -> VictimQueue<'a> {
+        VictimQueue { slots, ends }
     }
 
     /// Number of slots.
@@ -161,7 +161,7 @@ impl<'a> Ring<'a> {
 
 impl Pager<'_> {
     /// Gets frames to be filled, in at most [`MOST_RUNS`] runs: new ones while there is budget, then the oldest of the
-    /// victim queue, whose pages are written back. The caller reports used frames by [`Ring::emptied`], and in the end
+    /// victim queue, whose pages are written back. The caller reports used frames by [`VictimQueue::emptied`], and in the end
     /// returns the rest by [`Pager::give_back`], before anything else.
     ///
     /// # Errors
