@@ -5,7 +5,7 @@
 //! | [`marked`] | the transfer size of a section that the program marks: the paper's rule |
 //! | [`site`] | the transfer size and the prefetch of each code site, by itself: the default |
 //! | `density`, `stream` | a site's knowledge: the number of neighbours used along with a page, and the next page |
-//! | [`replace`] | the units to evict, and their order |
+//! | [`replacement`] | the units to evict, and their order |
 //! | [`what_if`] | the number of faults with half and with double the budget |
 //!
 //! `crates/sim/examples/transfer` runs all of it on synthetic programs, with a cost model.
