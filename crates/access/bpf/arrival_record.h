@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
  * Page-cache insertions, and their processes. One definition for both sides: the BPF program includes it, and
- * src/arrivals/record.rs mirrors it, compared with the type information in the object by a test.
+ * src/insertions/record.rs mirrors it, compared with the type information in the object by a test.
  */
 #ifndef ARRIVAL_RECORD_H
 #define ARRIVAL_RECORD_H

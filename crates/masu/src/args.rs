@@ -52,7 +52,7 @@ Examples:
 Exit status: 0 done; 1 done in part, each failure printed; 2 not done.
 `masu run` and `masu aging -- COMMAND` return the program's own status.")]
 pub struct Args {
-    /// Log decisions and calls to standard error; given twice, also each window and page
+    /// Log decisions to standard error; given twice, also each promotion
     ///
     /// MASU_LOG sets it by crate and level: `MASU_LOG=debug`, `MASU_LOG=linux=trace,hugepages=debug`.
     #[arg(long, global = true, action = clap::ArgAction::Count)]
@@ -333,7 +333,7 @@ Examples:
 Effects on the machine: masu clears the accessed bits of the program's pages; the kernel takes them
 for idle until the program touches them again. Each clear holds the program's mmap lock for some
 10 ms a GiB. Each promotion holds it for less than a millisecond, or for some milliseconds if the
-kernel has to find the memory first. No sysctl and no kernel setting changes.")]
+kernel has to find the memory first. No kernel setting changes but DAMON's, with --backend damon-vaddr.")]
 pub struct AttachTask {
     /// Processes to work on
     #[arg(value_name = "PID", required = true)]
@@ -397,7 +397,7 @@ Limits on huge pages are shared by benefit: at a limit a window replaces another
 most half as much. Arenas of programs count against the limits, and are never taken back.
 
 Effects on the machine: for each registered program the same as `masu attach`, and a signal now and
-then. No sysctl and no kernel setting changes. One file: the socket.")]
+then. No kernel setting changes but DAMON's, with --backend damon-vaddr. One file: the socket.")]
 pub struct TrackTask {
     /// Path of the socket
     #[arg(long, value_name = "PATH", default_value = contract::track::SOCKET)]
@@ -480,7 +480,7 @@ pub struct StatTask {
 /// Each page frame has one class, by its use; a page of many processes counts once. For each class masu prints the
 /// memory that the kernel takes for active, and the idle memory that it reclaims first.
 ///
-/// The kernel maps large folios as a whole: all pages of a folio count as mapped if one of them is. Refaults, pages
+/// The unit is the kernel's folio: all its pages count as mapped if one of them is. Refaults, pages
 /// that came back soon after they were reclaimed, are counted since boot or since the control group was created. With
 /// --watch they are counted since the previous scan, for files also by class.
 #[derive(Debug, ClapArgs)]

@@ -124,10 +124,14 @@ fn usage(error: &clap::Error, misuse: ExitCode) -> ExitCode {
 
 /// Status 2, except for `masu run` and `masu aging -- COMMAND`: there 2 may be the program's status.
 fn status_of_misuse() -> ExitCode {
-    let mut words = std::env::args_os().skip(1);
+    ExitCode::from(if starts_a_program_by_its_words(std::env::args_os().skip(1)) { run::MISUSED } else { 2 })
+}
+
+/// Whether words that could not be understood mean to start a program. Options of all commands may come first.
+fn starts_a_program_by_its_words(words: impl Iterator<Item = std::ffi::OsString>) -> bool {
+    let mut words = words.skip_while(|word| word.as_encoded_bytes().starts_with(b"-"));
     let task = words.next().unwrap_or_default();
-    let run = task == "run" || (task == "aging" && words.any(|word| word == "--"));
-    ExitCode::from(if run { run::MISUSED } else { 2 })
+    task == "run" || (task == "aging" && words.any(|word| word == "--"))
 }
 
 /// Restores settings that an earlier masu changed and did not restore, because it was killed. A setting that is gone,
@@ -159,5 +163,18 @@ fn put_back_what_a_crash_left() {
             None => print::note(format_args!("process {writer} was killed: {done}")),
             Some(error) => print::note(format_args!("process {writer} was killed, and {not_done}: {error}")),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_misused_run_is_told_from_other_commands_also_behind_an_option() {
+        let starts = |line: &str| starts_a_program_by_its_words(line.split(' ').map(Into::into));
+        assert!(starts("run --bogus -- true") && starts("--verbose run --bogus -- true"));
+        assert!(starts("--verbose aging --bogus -- true"));
+        assert!(!starts("aging --bogus") && !starts("--verbose stat run") && !starts("--help"));
     }
 }

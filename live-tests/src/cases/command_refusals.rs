@@ -171,7 +171,7 @@ pub fn fractions_out_of_range(_: &Live) -> Outcome {
 pub fn the_name_alone_shows_the_help(_: &Live) -> Outcome {
     let said = start(&[])?.said()?;
     assert_eq!((said.code(), said.out.as_str()), (2, ""));
-    assert!(said.err.contains("Usage: masu <COMMAND>") && said.err.contains("attach"), "{}", said.err);
+    assert!(said.err.contains("Usage: masu [OPTIONS] <COMMAND>") && said.err.contains("attach"), "{}", said.err);
     Ok(())
 }
 

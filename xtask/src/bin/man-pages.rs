@@ -35,6 +35,7 @@ fn page(command: &Command, folder: &Path) -> Result<()> {
         told = told.after_help(None::<&str>).after_long_help(None::<&str>);
     }
     let (synopsis, has_subcommands) = (synopsis(&told), told.has_subcommands());
+    let has_extra = told.get_after_help().is_some() || told.get_after_long_help().is_some();
     let man = clap_mangen::Man::new(told);
     let mut render = || {
         man.render_title(&mut text)?;
@@ -45,7 +46,10 @@ fn page(command: &Command, folder: &Path) -> Result<()> {
         if has_subcommands {
             man.render_subcommands_section(&mut text)?;
         }
-        man.render_extra_section(&mut text)
+        if has_extra {
+            man.render_extra_section(&mut text)?;
+        }
+        Ok::<(), std::io::Error>(())
     };
     render().context("cannot render")?;
     text.extend(extra);

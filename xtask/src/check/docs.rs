@@ -3,7 +3,8 @@
 use super::Violation;
 use super::source::Source;
 
-const QUALIFIERS: [&str; 4] = ["const ", "async ", "unsafe ", "extern \"C\" "];
+/// The name of an ABI is blank in the code without strings.
+const QUALIFIERS: [&str; 4] = ["const ", "async ", "unsafe ", "extern "];
 const ITEMS: [&str; 6] = ["fn ", "struct ", "enum ", "trait ", "type ", "union "];
 
 /// The command, and libraries whose interface is C: no crate uses their items.
@@ -36,7 +37,7 @@ pub fn in_source(source: &Source) -> Vec<Violation> {
 fn is_public_item(line: &str) -> bool {
     let Some(mut rest) = line.strip_prefix("pub ") else { return false };
     while let Some(shorter) = QUALIFIERS.iter().find_map(|word| rest.strip_prefix(word)) {
-        rest = shorter;
+        rest = shorter.trim_start();
     }
     ITEMS.iter().any(|item| rest.starts_with(item))
 }
@@ -48,8 +49,8 @@ mod tests {
     #[test]
     fn undocumented_items_are_found_and_fields_are_none() {
         let text = "/// A.\npub struct A {\n    pub b: u8,\n}\npub fn c() {}\n#[derive(Debug)]\npub enum D {}\n/// E.\n#[inline]\n#[expect(\n    a\n)]\n\
-            pub const fn e() {}\npub(crate) fn f() {}\npub use a::B;\n#[cfg(test)]\nmod tests {\n    pub fn g() {}\n}\n";
+            pub const fn e() {}\npub extern \"C\" fn h() {}\npub(crate) fn f() {}\npub use a::B;\n#[cfg(test)]\nmod tests {\n    pub fn g() {}\n}\n";
         let found = in_source(&Source::new("crates/linux/src/a.rs", text));
-        assert_eq!(found.iter().filter_map(|violation| violation.line).collect::<Vec<_>>(), [5, 7]);
+        assert_eq!(found.iter().filter_map(|violation| violation.line).collect::<Vec<_>>(), [5, 7, 14]);
     }
 }

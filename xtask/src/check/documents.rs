@@ -88,8 +88,10 @@ fn exists(path: &str) -> bool {
     let (folder, start) = before.rsplit_once('/').unwrap_or(("", before));
     let Ok(entries) = std::fs::read_dir(workspace::root().join(folder)) else { return false };
     let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
-    let end = after.split(['*', '/']).next().unwrap_or_default();
-    names.into_iter().any(|name| name.starts_with(start) && name.ends_with(end))
+    let (end, below) = after.split_once('/').unwrap_or((after, ""));
+    let fits =
+        |name: &String| name.starts_with(start) && end.split('*').next_back().is_some_and(|end| name.ends_with(end));
+    names.into_iter().filter(fits).any(|name| below.is_empty() || exists(&format!("{folder}/{name}/{below}")))
 }
 
 fn leads_somewhere(document: &Document, link: &str) -> bool {
@@ -146,7 +148,8 @@ mod tests {
         let text =
             "`xtask/src/main.rs` `xtask/src/*.rs` `xtask/{src,Cargo.toml}`\n```\n`xtask/none`\n```\n`xtask/none.rs`";
         assert_eq!(messages("README.md", text), ["README.md:5: no such path: xtask/none.rs"]);
-        assert_eq!(messages("README.md", "`xtask/{src,none}` `bench/*.none`").len(), 2);
+        assert_eq!(messages("README.md", "`xtask/{src,none}` `bench/*.none` `crates/*/none.md`").len(), 3);
+        assert_eq!(messages("README.md", "`crates/*/README.md` `crates/*/src/lib.rs`"), [""; 0]);
     }
 
     #[test]

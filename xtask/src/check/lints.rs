@@ -1,11 +1,14 @@
-//! Lints of the libraries inside programs: workspaces of their own, with the lints of this one.
+//! Lints and dependencies of the libraries inside programs: workspaces of their own, with the lints of this one.
 
 use anyhow::{Context, Result};
 
 use super::{LIBRARIES, Violation};
 use crate::workspace;
 
-/// Libraries whose lints differ from the workspace's.
+/// Crates that a library shares with masu; they depend on nothing.
+const SHARED: [&str; 2] = ["../contract", "../engine"];
+
+/// Libraries whose lints or dependencies differ from the workspace's.
 pub fn of_libraries() -> Result<Vec<Violation>> {
     let read = |path: &str| {
         std::fs::read_to_string(workspace::root().join(path)).with_context(|| format!("cannot read {path}"))
@@ -13,8 +16,13 @@ pub fn of_libraries() -> Result<Vec<Violation>> {
     let ours = lints(&read("Cargo.toml")?, "workspace.lints.");
     let mut found = Vec::new();
     for path in LIBRARIES {
-        if lints(&read(path)?, "lints.") != ours {
+        let manifest = read(path)?;
+        if lints(&manifest, "lints.") != ours {
             found.push(Violation::of_file(path, "its lints are not the workspace's".to_owned()));
+        }
+        let paths = manifest.lines().filter_map(|line| line.split_once("path = \"")?.1.split('"').next());
+        for other in paths.filter(|other| !SHARED.contains(other)) {
+            found.push(Violation::of_file(path, format!("it may not depend on {other}")));
         }
     }
     Ok(found)

@@ -1,6 +1,6 @@
 //! `memory.*` of one control group: limit, usage, swap settings and pressure.
 //!
-//! The group is found by `group.rs`; its settings are written by `knobs.rs`, and its pressure is read by `pressure.rs`.
+//! The group is found by `group.rs`; its settings are written by `journal.rs`, and its pressure is read by `pressure.rs`.
 //! All paths here are relative to the root, as those files expect them.
 //!
 //! | to keep data in memory | version 1                          | version 2                                      |

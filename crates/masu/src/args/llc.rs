@@ -11,7 +11,7 @@ use super::duration;
 /// Partition the last-level cache, also where programs share pages
 ///
 /// Use it when programs on one socket evict each other's cache lines. The tasks `shared` and `plan` change nothing,
-/// `simulate` needs no hardware, and `run` needs a processor with Intel CAT or AMD QoS.
+/// `simulate` needs no hardware, and `run` needs a processor with Intel CAT or AMD QoS, unless `partition = "off"`.
 ///
 /// Such a processor limits the ways where a program allocates lines, not the ways where it finds them. The lines of a
 /// merged page (KSM) are in the ways of its first reader, which pays for all sharers. masu finds the sharers of each

@@ -1,5 +1,7 @@
 //! Log lines of `--verbose` and `MASU_LOG`, on standard error.
 
+use std::io::{self, Write};
+
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 
@@ -8,6 +10,20 @@ use crate::terminal::print;
 
 const VARIABLE: &str = "MASU_LOG";
 
+/// Standard error, without waiting for a reader: an event may come while locks are held that other programs wait for.
+struct Unwaiting;
+
+impl Write for Unwaiting {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        print::err_if_ready(line)?;
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// Starts the log: of `MASU_LOG` if it is set, else of the number of `--verbose`; none by default.
 ///
 /// # Errors
@@ -15,7 +31,7 @@ const VARIABLE: &str = "MASU_LOG";
 pub fn start(verbose: u8) -> Result<(), Failure> {
     let variable = std::env::var(VARIABLE).ok().filter(|text| !text.is_empty());
     let Some(filter) = filter(verbose, variable.as_deref())? else { return Ok(()) };
-    let lines = tracing_subscriber::fmt::layer().with_writer(print::err).with_ansi(false).without_time();
+    let lines = tracing_subscriber::fmt::layer().with_writer(|| Unwaiting).with_ansi(false).without_time();
     // Nobody else has set one in this process.
     let _ = tracing::subscriber::set_global_default(tracing_subscriber::registry().with(lines).with(filter));
     Ok(())
@@ -23,11 +39,17 @@ pub fn start(verbose: u8) -> Result<(), Failure> {
 
 fn filter(verbose: u8, variable: Option<&str>) -> Result<Option<Targets>, Failure> {
     if let Some(text) = variable {
-        let filter = text.parse().map_err(|error| {
-            Failure::new(format!("cannot read {VARIABLE}={text}: {error}")).remedy(
+        let refused = |why: String| {
+            Failure::new(format!("cannot read {VARIABLE}={text}: {why}")).remedy(
                 "Say a level (error, warn, info, debug, trace), or crates with levels: linux=trace,hugepages=debug.",
             )
-        })?;
+        };
+        // Without a level, a word would be a crate that logs everything.
+        let no_level = text.split(',').find(|part| !part.contains('=') && part.parse::<LevelFilter>().is_err());
+        if let Some(part) = no_level {
+            return Err(refused(format!("{part} is no level")));
+        }
+        let filter = text.parse::<Targets>().map_err(|error| refused(error.to_string()))?;
         return Ok(Some(filter));
     }
     let level = match verbose {
@@ -56,5 +78,7 @@ mod tests {
         assert!(!enabled(2, Some("linux=trace"), "hugepages", Level::ERROR));
         let failure = filter(0, Some("linux=loud")).unwrap_err().to_string();
         assert!(failure.starts_with("masu: cannot read MASU_LOG=linux=loud: "), "{failure}");
+        let failure = filter(0, Some("loud")).unwrap_err().to_string();
+        assert!(failure.starts_with("masu: cannot read MASU_LOG=loud: loud is no level"), "{failure}");
     }
 }

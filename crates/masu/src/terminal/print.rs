@@ -8,6 +8,7 @@ use std::fmt::{self, Display};
 use std::io::{self, IsTerminal, Stderr, Stdout, Write};
 
 use linux::untrusted::{visible, visible_but};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::failure::Failure;
 
@@ -23,6 +24,16 @@ pub fn out() -> Clean<Stdout> {
 /// Standard error.
 pub fn err() -> Clean<Stderr> {
     Clean(io::stderr())
+}
+
+/// Writes at most 4096 bytes (PIPE_BUF) to standard error, and nothing while its reader is slow.
+pub fn err_if_ready(line: &[u8]) -> io::Result<()> {
+    let stderr = io::stderr();
+    let mut ready = [PollFd::new(&stderr, PollFlags::OUT)];
+    if poll(&mut ready, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(1) {
+        err().write_all(&line[..line.len().min(4096)])?;
+    }
+    Ok(())
 }
 
 /// Writes `masu: ` and a line to standard error; a missing reader is no reason to end.
