@@ -100,7 +100,7 @@ impl Mount {
     }
 }
 
-/// State of resctrl on a host (`facts.rs`).
+/// State of resctrl on a host (`probe.rs`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum Standing {
