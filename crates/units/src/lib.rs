@@ -6,6 +6,7 @@
 
 mod address;
 mod bytes;
+pub mod cast;
 mod fraction;
 mod rate;
 pub mod renamed;
