@@ -8,6 +8,7 @@ mod failure;
 mod launch;
 mod only_one;
 mod open;
+mod priority;
 mod privileges;
 mod runtime;
 mod terminal;

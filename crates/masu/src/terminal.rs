@@ -1,6 +1,6 @@
-//! Standard output and error, signals, and repeated reports.
+//! Standard output and error, clock and signals, and repeated reports.
 
-pub mod control;
+pub mod clock;
 pub mod events;
 pub mod log;
 pub mod print;

@@ -19,7 +19,6 @@ use aging::report::{Event, Summary};
 use aging::scope::Scope;
 use aging::streams::Streams;
 use aging::{mlocks, plan};
-use hugepages::attach::Control;
 use linux::cgroup::group;
 use linux::cgroup::limited;
 use linux::journal::HostSettings;
@@ -36,7 +35,8 @@ use crate::launch::child::{Child, Ended, Relay, end_as};
 use crate::launch::command::{NotStarted, find};
 use crate::only_one::{Sole, only_one};
 use crate::open::{Purpose, admit, each};
-use crate::terminal::control::{Pause, Stop, Terminal, change_haste};
+use crate::priority::Priority;
+use crate::terminal::clock::{Clock, Pause, Stop};
 use crate::terminal::events;
 use crate::terminal::print::{self, Clean};
 use crate::{HOST, runtime};
@@ -72,24 +72,24 @@ fn alone(task: &AgingTask) -> Result<(), Failure> {
         return print_plan(task, &wanted);
     }
     let mut out = Out::open(task)?;
-    let mut terminal = Terminal::new(stop, Vec::new());
+    let mut clock = Clock::new(stop, Vec::new());
     let programs = programs(&wanted.settings.scope)?;
     let pause = Pause::on_signal()?;
-    let (mut keeper, _lock) = begin(&wanted, &|| terminal.stop(), &mut out)?;
-    in_haste(&wanted);
+    let (mut keeper, _lock) = begin(&wanted, &|| clock.is_stopped(), &mut out)?;
+    raise_priority(&wanted);
     let outcome = loop {
-        let stepped = step(&mut keeper, terminal.now(), &mut out);
-        if let Err(failure) = stepped.and_then(|()| stand_still_if(&pause, &mut keeper, terminal.now(), &mut out)) {
+        let stepped = step(&mut keeper, clock.now(), &mut out);
+        if let Err(failure) = stepped.and_then(|()| stop_if_paused(&pause, &mut keeper, clock.now(), &mut out)) {
             break Err(failure);
         }
-        let left = task.time.map(|time| time.saturating_sub(terminal.now()));
-        terminal.wait(left.map_or(keeper.wait(), |left| left.min(keeper.wait())));
+        let left = task.time.map(|time| time.saturating_sub(clock.now()));
+        clock.wait(left.map_or(keeper.wait(), |left| left.min(keeper.wait())));
         let over = left.is_some_and(|left| left.is_zero()) || (!programs.is_empty() && programs.iter().all(has_ended));
-        if terminal.stop() || over {
+        if clock.is_stopped() || over {
             break Ok(());
         }
     };
-    let ended = end(keeper, terminal.now(), &|| false, &mut out);
+    let ended = end(keeper, clock.now(), &|| false, &mut out);
     outcome.and(ended)
 }
 
@@ -121,12 +121,12 @@ fn beside(task: &AgingTask, relay: Relay) -> Result<ExitCode, NotStarted> {
     keeper.follow(Pid::own(), Membership::Children).map_err(|why| at_streams(&why))?;
     let mut child = Child::start(&file, &task.command, &[], relay)?;
     keeper.unfollow(Pid::own());
-    in_haste(&wanted);
+    raise_priority(&wanted);
     // From here on the command runs: a failure is printed, and the command goes on.
     let mut ended: Option<Ended> = None;
     while ended.is_none() {
         let stepped = step(&mut keeper, start.elapsed(), &mut out);
-        if let Err(failure) = stepped.and_then(|()| stand_still_if(&pause, &mut keeper, start.elapsed(), &mut out)) {
+        if let Err(failure) = stepped.and_then(|()| stop_if_paused(&pause, &mut keeper, start.elapsed(), &mut out)) {
             print::failure(&failure);
             break;
         }
@@ -134,9 +134,9 @@ fn beside(task: &AgingTask, relay: Relay) -> Result<ExitCode, NotStarted> {
     }
     // The command has ended and takes no more signals: from here on signals are for masu.
     let stop = ended.map(|_| Stop::on_signals()).transpose().map_err(Failure::from)?;
-    let is_haste = || stop.as_ref().is_some_and(Stop::is_set);
+    let is_urgent = || stop.as_ref().is_some_and(Stop::is_set);
     // Before the wait for the command: no page stays pinned without a headroom monitor.
-    if let Err(failure) = end(keeper, start.elapsed(), &is_haste, &mut out) {
+    if let Err(failure) = end(keeper, start.elapsed(), &is_urgent, &mut out) {
         print::failure(&failure);
     }
     let ended = match ended {
@@ -242,7 +242,7 @@ fn limit_of(path: &str) -> Option<Bytes> {
 
 type Running = Daemon<Rooted>;
 
-fn begin(wanted: &Wanted, is_haste: &dyn Fn() -> bool, out: &mut Out) -> Result<(Running, Option<File>), Failure> {
+fn begin(wanted: &Wanted, is_urgent: &dyn Fn() -> bool, out: &mut Out) -> Result<(Running, Option<File>), Failure> {
     let lock = wanted.pins().then(|| only_one(&SOLE)).transpose()?;
     // Each file with pinned pages needs an open descriptor.
     open_files::raise();
@@ -257,7 +257,7 @@ fn begin(wanted: &Wanted, is_haste: &dyn Fn() -> bool, out: &mut Out) -> Result<
     let knobs = if turns { runtime::knobs() } else { unturned() }?;
     let (mut keeper, mut events) =
         Daemon::begin(&*HOST, wanted.settings.clone(), streams, knobs).map_err(|error| at_host(&error))?;
-    events.extend(keeper.settle(is_haste).map_err(|error| at_host(&error))?);
+    events.extend(keeper.settle(is_urgent).map_err(|error| at_host(&error))?);
     out.ready(wanted)?;
     events.iter().try_for_each(|event| out.event(Duration::ZERO, event))?;
     Ok((keeper, lock))
@@ -269,19 +269,19 @@ fn step(keeper: &mut Running, now: Duration, out: &mut Out) -> Result<(), Failur
 }
 
 /// Stops after Ctrl-Z. Mlocks are released first, since a stopped masu cannot monitor headroom.
-fn stand_still_if(pause: &Pause, keeper: &mut Running, now: Duration, out: &mut Out) -> Result<(), Failure> {
+fn stop_if_paused(pause: &Pause, keeper: &mut Running, now: Duration, out: &mut Out) -> Result<(), Failure> {
     if !pause.is_set() {
         return Ok(());
     }
     if let Some(event) = keeper.let_all_go().map_err(|error| at_host(&error))? {
         out.event(now, &event)?;
     }
-    pause.stand_still();
+    pause.stop();
     Ok(())
 }
 
-fn end(keeper: Running, now: Duration, is_haste: &dyn Fn() -> bool, out: &mut Out) -> Result<(), Failure> {
-    let (summary, events) = keeper.finish(now, is_haste).map_err(|error| at_host(&error))?;
+fn end(keeper: Running, now: Duration, is_urgent: &dyn Fn() -> bool, out: &mut Out) -> Result<(), Failure> {
+    let (summary, events) = keeper.finish(now, is_urgent).map_err(|error| at_host(&error))?;
     events.iter().try_for_each(|event| out.event(now, event))?;
     let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
     out.end(&Summary { run_us: micros(now), cpu_us: micros(linux::cpu_time::of_process()), ..summary })
@@ -290,9 +290,9 @@ fn end(keeper: Running, now: Duration, is_haste: &dyn Fn() -> bool, out: &mut Ou
 /// Raises the priority while pages are pinned: masu must be able to unlock them when other programs use all memory and
 /// all processors. Printing a line from the background does not stop masu. Called after a command is started, which
 /// would inherit both.
-fn in_haste(wanted: &Wanted) {
+fn raise_priority(wanted: &Wanted) {
     if wanted.pins() {
-        change_haste(&mut false, true);
+        Priority::default().set(true);
         signals::write_from_the_background();
     }
 }

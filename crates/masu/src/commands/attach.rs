@@ -1,10 +1,12 @@
 //! `masu attach`.
 
+mod progress;
+
 use std::io::Write;
 use std::sync::Arc;
 
 use access::Backend;
-use hugepages::attach::{Control, ROUND_MIN, Settings, Until, attach};
+use hugepages::attach::{ROUND_MIN, Settings, Until, attach};
 use hugepages::program::RunningProgram;
 use hugepages::report::{PlannedRun, Report};
 use hugepages::target::{Phase, Target};
@@ -15,9 +17,10 @@ use units::{Bytes, Fraction};
 use crate::args::AttachTask;
 use crate::failure::Failure;
 use crate::open::{Observers, Purpose, admit, can_promote, each, hold};
-use crate::terminal::control::{Stop, Terminal};
+use crate::terminal::clock::{Clock, Stop};
 use crate::terminal::print::{self, Table, percent};
 use crate::{Done, HOST};
+use progress::Progress;
 
 pub fn run(task: &AttachTask) -> Result<Done, Failure> {
     let stop = Stop::on_signals()?;
@@ -41,10 +44,10 @@ pub fn run(task: &AttachTask) -> Result<Done, Failure> {
     done = done.max(in_part);
     let (mut targets, programs): (Vec<Target>, Vec<_>) = opened.into_iter().unzip();
 
-    let mut terminal = Terminal::new(stop, programs);
+    let mut progress = Progress::new(Clock::new(stop, programs));
     let settings = settings(task);
-    attach(&mut targets, settings, &mut terminal);
-    terminal.finish();
+    attach(&mut targets, settings, &mut progress);
+    progress.finish();
     if task.undo {
         for target in &mut targets {
             let left = target.undo();
@@ -60,7 +63,7 @@ pub fn run(task: &AttachTask) -> Result<Done, Failure> {
     let reports: Vec<Report> =
         targets.iter().map(|target| Report::of(target, linux::cpu_time::of_process(), task.dry_run)).collect();
     for report in &reports {
-        if task.json { print_json(report)? } else { print_table(report, terminal.now().as_secs_f64())? }
+        if task.json { print_json(report)? } else { print_table(report, progress.clock.now().as_secs_f64())? }
     }
     for target in targets.iter().filter(|target| target.phase == Phase::Ended) {
         match &target.failure {

@@ -14,7 +14,7 @@ use units::{Address, Bytes, Pages, Rate};
 use crate::args::PagesTask;
 use crate::failure::Failure;
 use crate::open::{Observers, Purpose, admit, hold};
-use crate::terminal::control::Stop;
+use crate::terminal::clock::Stop;
 use crate::terminal::print::{self, Table};
 use crate::{Done, HOST};
 

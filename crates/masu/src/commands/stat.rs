@@ -17,7 +17,7 @@ use units::Bytes;
 use crate::args::StatTask;
 use crate::failure::Failure;
 use crate::open::{Purpose, admit, each};
-use crate::terminal::control::{Stop, Terminal};
+use crate::terminal::clock::{Clock, Stop};
 use crate::terminal::print::Table;
 use crate::terminal::repeat::{again_and_again, every};
 use crate::{Done, HOST};
@@ -43,7 +43,7 @@ pub fn run(task: &StatTask) -> Result<Done, Failure> {
 
 fn of_host(json: bool, every: Option<Duration>, stop: Stop) -> Result<Done, Failure> {
     let mut counters = BTreeMap::new();
-    again_and_again(every, Terminal::new(stop, Vec::new()), json, |out| {
+    again_and_again(every, Clock::new(stop, Vec::new()), json, |out| {
         let host = host::look(&mut counters)?;
         if json {
             line(out, &host)?
@@ -66,7 +66,7 @@ fn of_processes(pids: &[Pid], json: bool, every: Option<Duration>, stop: Stop) -
         ends.push(end.try_clone()?);
     }
     let mut first = true;
-    again_and_again(every, Terminal::new(stop, ends), json, |out| {
+    again_and_again(every, Clock::new(stop, ends), json, |out| {
         let mut left = Vec::new();
         let several = counters.len() > 1;
         for (number, (mut counter, end)) in std::mem::take(&mut counters).into_iter().enumerate() {

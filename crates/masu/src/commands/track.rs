@@ -27,7 +27,8 @@ use crate::args::TrackTask;
 use crate::attach;
 use crate::failure::Failure;
 use crate::open::{Observers, Purpose, admit, can_promote, contended, hold_silently};
-use crate::terminal::control::{Stop, change_haste};
+use crate::priority::Priority;
+use crate::terminal::clock::Stop;
 use crate::terminal::print::{self, percent};
 use crate::{Done, HOST, runtime};
 
@@ -46,7 +47,7 @@ pub fn run(task: &TrackTask) -> Result<Done, Failure> {
         stop,
         observers,
         json: task.json,
-        in_haste: false,
+        priority: Priority::default(),
         nobody_listens: false,
         complaints: Complaints::default(),
         reasons: Complaints::default(),
@@ -150,7 +151,7 @@ struct Surroundings {
     stop: Stop,
     observers: Observers,
     json: bool,
-    in_haste: bool,
+    priority: Priority,
     /// The reader of the output has left, which is a normal end.
     nobody_listens: bool,
     complaints: Complaints,
@@ -197,7 +198,7 @@ impl Control for Surroundings {
     }
 
     fn in_haste(&mut self, haste: bool) {
-        change_haste(&mut self.in_haste, haste);
+        self.priority.set(haste);
     }
 
     fn account(&mut self, peer: Peer) -> Account {

@@ -3,13 +3,11 @@
 use std::io::Write;
 use std::time::Duration;
 
-use hugepages::attach::Control;
-
 use linux::Pid;
 
 use crate::args::Watch;
 use crate::failure::Failure;
-use crate::terminal::control::{Stop, Terminal};
+use crate::terminal::clock::{Clock, Stop};
 use crate::terminal::print;
 
 /// Default interval of `--watch`.
@@ -33,7 +31,7 @@ pub fn looks(
     mut look: impl FnMut(&mut Vec<u8>) -> Result<bool, Failure>,
 ) -> Result<(), Failure> {
     if every.is_some() {
-        return again_and_again(every, Terminal::new(Stop::on_signals()?, Vec::new()), json, look);
+        return again_and_again(every, Clock::new(Stop::on_signals()?, Vec::new()), json, look);
     }
     let mut text = Vec::new();
     if !look(&mut text)? {
@@ -47,7 +45,7 @@ pub fn looks(
 /// Prints once, or until stopped: in place on a terminal, one block after the other on a pipe.
 pub fn again_and_again(
     every: Option<Duration>,
-    mut terminal: Terminal,
+    mut clock: Clock,
     json: bool,
     mut block: impl FnMut(&mut Vec<u8>) -> Result<bool, Failure>,
 ) -> Result<(), Failure> {
@@ -69,8 +67,8 @@ pub fn again_and_again(
         }
         first = false;
         let Some(every) = every.filter(|_| goes_on) else { return Ok(()) };
-        terminal.wait(every);
-        if terminal.stop() {
+        clock.wait(every);
+        if clock.is_stopped() {
             return Ok(());
         }
     }

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use hugepages::attach::Control;
 use linux::open_files;
 use llc::daemon::config::Config;
 use llc::daemon::number::counted;
@@ -17,7 +16,7 @@ use crate::args::LlcRunTask;
 use crate::failure::Failure;
 use crate::only_one::only_one;
 use crate::runtime;
-use crate::terminal::control::{Stop, Terminal};
+use crate::terminal::clock::{Clock, Stop};
 use crate::terminal::events;
 use crate::terminal::print;
 
@@ -32,10 +31,10 @@ pub fn run(task: &LlcRunTask) -> Result<Done, Failure> {
     let is_over = stop.clone();
     let mut keeper = keeper(&config, task.resctrl.as_deref(), runtime::knobs()?, move || is_over.is_set())?;
     let told_to_end = stop.clone();
-    let mut terminal = Terminal::new(stop, Vec::new());
-    let outcome = attend(&mut keeper, &config, task.time, &mut terminal, &mut out);
+    let mut clock = Clock::new(stop, Vec::new());
+    let outcome = attend(&mut keeper, &config, task.time, &mut clock, &mut out);
     let (summary, events, ended) = keeper.finish();
-    let now = terminal.now();
+    let now = clock.now();
     // Everything is restored here, even if the reader has left.
     let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
     let summary = Summary { run_us: micros(now), cpu_us: micros(linux::cpu_time::of_process()), ..summary };
@@ -57,12 +56,12 @@ fn attend(
     keeper: &mut Kept,
     config: &Config,
     time: Option<Duration>,
-    terminal: &mut Terminal,
+    clock: &mut Clock,
     out: &mut Out,
 ) -> Result<(), Failure> {
     let mut ready = false;
-    while !terminal.stop() {
-        let now = terminal.now();
+    while !clock.is_stopped() {
+        let now = clock.now();
         let events = keeper.step(now).map_err(|trouble| at_trouble(&trouble))?;
         if !ready {
             out.ready(config)?;
@@ -70,11 +69,11 @@ fn attend(
         }
         events.iter().try_for_each(|event| out.event(now, event))?;
         out.lines.check()?;
-        let left = time.map(|time| time.saturating_sub(terminal.now()));
+        let left = time.map(|time| time.saturating_sub(clock.now()));
         if keeper.is_over() || left.is_some_and(|left| left.is_zero()) {
             break;
         }
-        terminal.wait(left.map_or(keeper.wait(), |left| left.min(keeper.wait())));
+        clock.wait(left.map_or(keeper.wait(), |left| left.min(keeper.wait())));
     }
     Ok(())
 }

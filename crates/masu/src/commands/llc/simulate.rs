@@ -19,7 +19,7 @@ use units::Bytes;
 use crate::Done;
 use crate::args::SimulateTask;
 use crate::failure::Failure;
-use crate::terminal::control::Stop;
+use crate::terminal::clock::Stop;
 use crate::terminal::print::{self, Table};
 
 pub fn run(task: &SimulateTask) -> Result<Done, Failure> {

@@ -19,7 +19,7 @@ use crate::HOST;
 use crate::commands::attach::open;
 use crate::failure::Failure;
 use crate::open::{Observers, Purpose, admit, can_promote, hold};
-use crate::terminal::control::change_haste;
+use crate::priority::Priority;
 
 /// Smallest memory of a served program: below that it has too few windows.
 const WORTH_IT: Bytes = Bytes::mib(8);
@@ -102,7 +102,7 @@ fn serve(pid: Pid, alone: bool, max_extra_rss: Fraction, over: &AtomicBool) -> R
         waiting: Vec::new(),
         looked: None,
         outcome: Outcome::default(),
-        in_haste: false,
+        priority: Priority::default(),
     };
     if host.alone && !alone {
         host.outcome.why = Some("its children are not served: DAMON watches one process at a time".to_owned());
@@ -129,7 +129,7 @@ struct Host<'a> {
     waiting: Vec<Target>,
     looked: Option<Instant>,
     outcome: Outcome,
-    in_haste: bool,
+    priority: Priority,
 }
 
 impl Host<'_> {
@@ -217,7 +217,7 @@ impl Control for Host<'_> {
     }
 
     fn in_haste(&mut self, haste: bool) {
-        change_haste(&mut self.in_haste, haste);
+        self.priority.set(haste);
     }
 
     fn progress(&mut self, _: Doing, _: &[Target]) {}

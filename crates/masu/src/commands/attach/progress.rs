@@ -1,0 +1,76 @@
+//! Callbacks of the attach loop, with progress on standard error.
+
+use std::time::Duration;
+
+use hugepages::attach::{Control, Doing};
+use hugepages::target::Target;
+use indicatif::{ProgressBar, ProgressStyle};
+use linux::cpu_time;
+use units::Bytes;
+
+use crate::priority::Priority;
+use crate::terminal::clock::Clock;
+
+/// Callbacks of the attach loop. Progress is shown if standard error is a terminal.
+pub struct Progress {
+    pub clock: Clock,
+    bar: ProgressBar,
+    priority: Priority,
+}
+
+impl Progress {
+    pub fn new(clock: Clock) -> Progress {
+        let bar = ProgressBar::new_spinner();
+        if let Ok(style) = ProgressStyle::with_template("{spinner} {elapsed_precise}  {msg}") {
+            bar.set_style(style);
+        }
+        Progress { clock, bar, priority: Priority::default() }
+    }
+
+    /// Removes the progress line.
+    pub fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+impl Control for Progress {
+    fn now(&self) -> Duration {
+        self.clock.now()
+    }
+
+    fn wait(&mut self, time: Duration) {
+        self.clock.wait(time);
+    }
+
+    fn stop(&self) -> bool {
+        self.clock.is_stopped()
+    }
+
+    fn cpu_time(&self) -> Duration {
+        cpu_time::of_process()
+    }
+
+    fn in_haste(&mut self, haste: bool) {
+        self.priority.set(haste);
+    }
+
+    fn progress(&mut self, doing: Doing, targets: &[Target]) {
+        if self.bar.is_hidden() {
+            return;
+        }
+        let seen: u64 = targets.iter().map(|target| target.plan.verdicts.seen).sum();
+        let hot: u64 = targets.iter().map(|target| target.plan.verdicts.hot).sum();
+        let promoted: u64 = targets.iter().map(|target| target.promoted).sum();
+        let demoted: u64 = targets.iter().map(|target| target.demoted).sum();
+        let extra: Bytes = targets.iter().map(Target::extra_rss).sum();
+        let doing = match doing {
+            Doing::Looking { age } => format!("looking, {:.1} s of accesses", age.as_secs_f64()),
+            Doing::Promoting { done, planned } => format!("promoting {done} of {planned}"),
+            Doing::Watching => "settled, watching".to_owned(),
+        };
+        self.bar.set_message(format!(
+            "{doing}   windows {seen}   hot {hot}   promoted {promoted}   demoted {demoted}   extra {extra}"
+        ));
+        self.bar.tick();
+    }
+}
