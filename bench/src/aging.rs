@@ -8,6 +8,8 @@
 //! - `running`, `residency`, `swappiness`: a running masu, the residency of files in the page cache, and a setting of
 //!   the host.
 
+use std::fs::File;
+use std::io::Write as _;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -15,9 +17,12 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use units::Bytes;
 
+use self::running::Cost;
 use crate::children::OwnChild;
+use crate::harness::{Choice, Column, Metric};
 use crate::masu::Masu;
 use crate::place::Place;
+use crate::report::{Target, Unit};
 use crate::session::Session;
 
 pub mod backup;
@@ -54,6 +59,35 @@ fn masu(session: &Session, needs: bool) -> Result<Option<Masu>> {
     let help = masu.aging().arg("--help").output().context("cannot start masu")?;
     ensure!(help.status.success(), "this masu does not know the command `aging`; build it anew");
     Ok(Some(masu))
+}
+
+/// Writes a file of `bytes`, rounded up to MiB, to the disk.
+fn write_file(path: &Path, bytes: Bytes) -> Result<()> {
+    let write = || -> std::io::Result<()> {
+        let (mut file, some) = (File::create(path)?, vec![7; 1 << 20]);
+        for _ in 0..bytes.0.div_ceil(1 << 20) {
+            file.write_all(&some)?;
+        }
+        file.sync_all()
+    };
+    write().with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// masu's processor time, with its target under the given conditions.
+fn processor_time<'a, W: Choice, S>(ways: &[W], cost: impl Fn(&S) -> &Option<Cost> + 'a) -> Metric<'a, W, S> {
+    let fraction = move |run: &S| Some(cost(run).as_ref()?.core_fraction);
+    let metric = Metric::less("processor time of masu, of a core", Unit::Fraction, fraction);
+    ways.iter().fold(metric, |metric, way| metric.target(*way, Target::AtMost(0.01)))
+}
+
+fn kept<'a, S>(cost: impl Fn(&S) -> &Option<Cost> + 'a) -> Column<'a, S> {
+    let bytes = move |run: &S| Some(cost(run).as_ref()?.said.pinned_bytes_max as f64);
+    Column::median("kept by masu", Unit::Bytes, bytes)
+}
+
+fn dropped<'a, S>(cost: impl Fn(&S) -> &Option<Cost> + 'a) -> Column<'a, S> {
+    let bytes = move |run: &S| Some(cost(run).as_ref()?.said.dropped_bytes as f64);
+    Column::median("dropped by masu", Unit::Bytes, bytes)
 }
 
 /// Time limit of vmtouch for reading and locking its files.

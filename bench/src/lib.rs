@@ -3,6 +3,7 @@
 //! `masu-bench NAME` starts a program, measures it under each condition in interleaved pairs, and prints the ratio, its
 //! interval and its cost. The programs are in `workloads/`; `redis-server` is the real one. Shared by the benchmarks:
 //!
+//! - `harness`: conditions, measurement in turns, metrics; its head shows a whole benchmark;
 //! - `pairs`, `table`, `plot`, `report`: from samples to a verdict, without I/O until the last step;
 //! - `host`, `warm_up`, `thp`, `place`, `stop`: the machine, and restoring its state;
 //! - `children`, `workload`, `masu`, `tracker`, `process`: the programs that are run and watched;
@@ -17,6 +18,7 @@ pub mod children;
 pub mod demo;
 pub mod file_mapping;
 pub mod hammer;
+pub mod harness;
 pub mod host;
 pub mod hot_pages;
 pub mod idle_cost;

@@ -179,6 +179,11 @@ pub fn order_of_round(round: usize, conditions: usize) -> Vec<usize> {
     if round.is_multiple_of(2) { (0..conditions).collect() } else { (0..conditions).rev().collect() }
 }
 
+/// Rounds with their conditions, as (round, condition), in this order.
+pub fn turns(rounds: usize, conditions: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..rounds).flat_map(move |round| order_of_round(round, conditions).into_iter().map(move |nth| (round, nth)))
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -242,7 +247,7 @@ mod tests {
 
     #[test]
     fn two_conditions_come_as_abba() {
-        let order: Vec<usize> = (0..4).flat_map(|round| order_of_round(round, 2)).collect();
+        let order: Vec<usize> = turns(4, 2).map(|(_, nth)| nth).collect();
         assert_eq!(order, [0, 1, 1, 0, 0, 1, 1, 0]);
         assert_eq!(order_of_round(1, 3), [2, 1, 0]);
     }
