@@ -9,7 +9,7 @@ use access::residency::WindowState;
 use linux::Error;
 use linux::process_madvise::Advice;
 use rustix::io::Errno;
-use units::{AddressRange, Bytes, PageSize, Pages, Window};
+use units::{Bytes, PageSize, Pages, Window};
 
 use crate::Refusal;
 use crate::policy::cost;
@@ -139,10 +139,7 @@ pub fn demote(program: &dyn Program, window: Window) -> Result<Demoted, Error> {
     if !before.huge {
         return Ok(Demoted::Already { resident: before.resident });
     }
-    let page = PageSize::Small.bytes().0;
-    let first = AddressRange::new(window.start().0, window.start().0 + page);
-    let first = first.map_err(|bad| Error::malformed(window, bad))?;
-    match program.advise(first, Advice::Cold) {
+    match program.advise(window.first_page(), Advice::Cold) {
         Ok(()) => {}
         Err(Errno::SRCH) => return Err(gone(window)),
         Err(_) => return Ok(Demoted::No),

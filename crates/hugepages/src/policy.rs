@@ -24,6 +24,7 @@
 //!
 //! No I/O, no clock, no randomness.
 
+use units::cast::fits;
 use units::{Bytes, Fraction, NonZeroFraction, PAGES_PER_WINDOW, PageSize, Pages, Rate, Window};
 
 /// Settings of the policy. No defaults: the paper's values are [`PAPER`].
@@ -427,7 +428,7 @@ pub fn what_if(evidence: &[Evidence]) -> [WhatIf; 4] {
 /// `n · of / parts`, rounded.
 fn rounded_ratio(n: u64, of: u64, parts: u64) -> u64 {
     let exact = (u128::from(n) * u128::from(of) + u128::from(parts / 2)) / u128::from(parts);
-    u64::try_from(exact).unwrap_or(u64::MAX)
+    fits(exact)
 }
 
 /// Few enough windows not to count.

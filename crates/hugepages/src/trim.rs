@@ -21,7 +21,7 @@ use std::time::Duration;
 use linux::process_madvise::{Advice, advise};
 use linux::{Error, KernelFiles, Pid};
 use rustix::io::Errno;
-use units::{AddressRange, Bytes, PAGES_PER_WINDOW, Pages, Window};
+use units::{Bytes, PAGES_PER_WINDOW, Pages, Window};
 
 use crate::act::{self, Demoted, Promoted};
 use crate::program::{Program, RunningProgram};
@@ -383,7 +383,7 @@ impl Trimmer {
 /// Advice on unmapped memory fails with that error, or for lack of the privilege.
 fn may_advise(pid: Pid) -> Result<(), Error> {
     let pidfd = pid.open()?;
-    let nowhere = AddressRange::new(0, 4096).map_err(|bad| Error::malformed("the first page", bad))?;
+    let nowhere = Window(0).first_page();
     match advise(pid, pidfd.as_fd(), &[nowhere], Advice::Cold) {
         Err(errno @ (Errno::PERM | Errno::NOSYS | Errno::SRCH)) => {
             Err(Error::of_process("advise on", format!("the memory of process {pid}"), errno))

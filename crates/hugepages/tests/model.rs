@@ -112,7 +112,7 @@ proptest! {
         (script.settings.dry_run, script.settings.until) = (true, Until::Settled);
         let mut run = run(script);
         prop_assert!(run.targets.iter().all(|target| (target.promoted, target.demoted) == (0, 0)));
-        let execs = |space: &model::space::Space| u32::try_from(space.generation).unwrap_or(u32::MAX);
+        let execs = |space: &model::space::Space| u32::try_from(space.generation).unwrap();
         prop_assert!(run.world.borrow().spaces.iter().all(|space| space.rounds <= 1 + execs(space)));
         let broken = run.broken();
         prop_assert!(broken.is_empty(), "{broken:#?}");

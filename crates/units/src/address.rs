@@ -192,6 +192,11 @@ impl Window {
         AddressRange { start: self.start(), end: Address(self.start().0 + PageSize::Huge.bytes().0) }
     }
 
+    /// Addresses of its first page.
+    pub const fn first_page(self) -> AddressRange {
+        AddressRange { start: self.start(), end: self.page(1) }
+    }
+
     /// Address of its `index`th page, `index` < 512.
     pub const fn page(self, index: usize) -> Address {
         Address(self.start().0 + index as u64 * PageSize::Small.bytes().0)

@@ -293,8 +293,9 @@ impl<'a> ProcessSlot<'a> {
     }
 
     /// Adds reserved windows.
+    #[expect(clippy::cast_possible_truncation, reason = "an address space of 2^47 bytes has 2^26 windows")]
     pub fn add_reserved(&self, kind: Kind, windows: usize) {
-        self.words[RESERVED + kind as usize].fetch_add(u32::try_from(windows).unwrap_or(u32::MAX), Relaxed);
+        self.words[RESERVED + kind as usize].fetch_add(windows as u32, Relaxed);
     }
 
     /// Windows reserved since the process began, including those unmapped since.

@@ -44,10 +44,9 @@ impl List {
         }
         // SAFETY: asks; nothing is read or written.
         let end = unsafe { libc::lseek(file.number(), 0, libc::SEEK_END) };
-        let bytes = usize::try_from(end).unwrap_or(0);
-        if bytes < size_of::<Head>() {
+        let Some(bytes) = usize::try_from(end).ok().filter(|bytes| *bytes >= size_of::<Head>()) else {
             return Err(Unusable::Untrue);
-        }
+        };
         let mapping = Mapping::of_file(file, bytes).ok_or(Unusable::NoMemory)?;
         // SAFETY: the mapping begins at a page and has room for it; it is sealed against writes, and any bytes are
         // valid.

@@ -81,11 +81,14 @@ pub fn advise(start: usize, bytes: usize, advice: c_int) -> bool {
     unsafe { libc::syscall(libc::SYS_madvise, start, bytes, wide(advice)) == 0 }
 }
 
-/// This process.
-pub fn process() -> u32 {
-    // SAFETY: no arguments, always works.
-    let pid = unsafe { libc::syscall(libc::SYS_getpid) };
-    u32::try_from(pid).unwrap_or(0)
+/// This process; `None` in a sandbox that refuses the call.
+pub fn process() -> Option<u32> {
+    // SAFETY: no arguments.
+    pid(unsafe { libc::syscall(libc::SYS_getpid) })
+}
+
+fn pid(answer: c_long) -> Option<u32> {
+    u32::try_from(answer).ok().filter(|pid| *pid != 0)
 }
 
 /// Whether the kernel can read a string at an address, which may extend the stack as a read of our own would. (It
@@ -96,11 +99,10 @@ pub fn can_read(address: usize) -> bool {
     answer != FAILED || errno() != libc::EFAULT
 }
 
-/// Parent process.
-pub fn parent() -> u32 {
-    // SAFETY: no arguments, always works.
-    let pid = unsafe { libc::syscall(libc::SYS_getppid) };
-    u32::try_from(pid).unwrap_or(0)
+/// Parent process; `None` for a parent outside the PID namespace, and in a sandbox that refuses the call.
+pub fn parent() -> Option<u32> {
+    // SAFETY: no arguments.
+    pid(unsafe { libc::syscall(libc::SYS_getppid) })
 }
 
 /// Clock that runs while the machine does, in ms.

@@ -58,13 +58,14 @@ unsafe extern "C" fn begin(_: c_int, _: *const *mut c_char, environment: *const 
         STATE.begin(asked.sizes, asked.align, asked.stack);
         if let Some(start) = asked.board.and_then(map_board) {
             LAST_LOOK.store(asked.last_look, Relaxed);
-            let is_main = asked.board.and_then(masu_of).is_some_and(|masu| masu == kernel::parent());
+            let is_main = asked.board.and_then(masu_of).is_some_and(|masu| kernel::parent() == Some(masu));
             BEGUN_MS.store(if is_main { 0 } else { kernel::clock_ms() }, Relaxed);
-            let process = known_as().unwrap_or_else(kernel::process);
-            NESTED.store(process != kernel::process(), Relaxed);
-            // SAFETY: mapped just now, shared and writable, and never unmapped.
-            unsafe { STATE.take_board(start, process) };
-            at_fork_take_a_seat();
+            if let Some(process) = known_as().or_else(kernel::process) {
+                NESTED.store(kernel::process() != Some(process), Relaxed);
+                // SAFETY: mapped just now, shared and writable, and never unmapped.
+                unsafe { STATE.take_board(start, process) };
+                at_fork_take_a_seat();
+            }
         }
         if asked.stack {
             stack::advise_main(environment.end());
@@ -184,12 +185,12 @@ fn at_fork_take_a_seat() {
         }
         kernel::keeping_errno(|| match kernel::process() {
             // The first of a namespace: no other process has this id after a fork.
-            1 => {
+            Some(1) => {
                 NESTED.store(true, Relaxed);
                 STATE.stand();
             }
-            _ if NESTED.load(Relaxed) => STATE.stand(),
-            process => STATE.take_seat(process),
+            Some(process) if !NESTED.load(Relaxed) => STATE.take_seat(process),
+            _ => STATE.stand(),
         });
     }
     // The C library's pthread_atfork is this, with a handle of the function's owner.

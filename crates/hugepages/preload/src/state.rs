@@ -17,10 +17,11 @@ pub static STATE: State = State {
     stack: AtomicBool::new(false),
     board: AtomicPtr::new(core::ptr::null_mut()),
     seat: AtomicUsize::new(NO_SEAT),
-    process: AtomicU32::new(0),
+    process: AtomicU32::new(NO_PROCESS),
 };
 
 const NO_SEAT: usize = usize::MAX;
+const NO_PROCESS: u32 = 0;
 
 /// See [`STATE`].
 #[derive(Debug)]
@@ -97,7 +98,7 @@ impl State {
         let Some(board) = self.board() else { return };
         let align = self.align();
         self.align.store(align, Relaxed);
-        self.process.store(kernel::process(), Relaxed);
+        self.process.store(kernel::process().unwrap_or(NO_PROCESS), Relaxed);
         self.seat.store(board.sit_down(process, Switches::new(align)).unwrap_or(NO_SEAT), Relaxed);
     }
 
@@ -109,7 +110,7 @@ impl State {
 
     /// True in the process that took the slot; false in a child created without the C library.
     pub fn is_seated_here(&self) -> bool {
-        self.process.load(Relaxed) == kernel::process()
+        kernel::process() == Some(self.process.load(Relaxed))
     }
 
     /// Status page, if there is one.

@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use units::NonZeroFraction;
+use units::cast::index;
 
 /// Account that a connection counts against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,7 +51,7 @@ impl Bounds {
     /// Bounds for a limit on descriptors: half of them for connections, half for programs.
     pub fn of_descriptors(limit: u64) -> Bounds {
         let half = limit.saturating_sub(OWN_DESCRIPTORS) / 2;
-        let part = |each: u64, most: usize| usize::try_from(half / each).unwrap_or(most).clamp(1, most);
+        let part = |each: u64, most: u64| index((half / each).clamp(1, most));
         Bounds { connections: part(DESCRIPTORS_OF_CONNECTION, 8192), programs: part(DESCRIPTORS_OF_PROGRAM, 4096) }
     }
 

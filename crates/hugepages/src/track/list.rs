@@ -8,6 +8,7 @@
 use access::AccessMap;
 use contract::track::list::{Head, MAGIC, Page, Verdict, Window as Listed};
 use units::Window;
+use units::cast::{fits, index};
 
 use crate::policy::{self, Settings, WindowView};
 
@@ -46,8 +47,8 @@ impl List {
             list.windows.push(Listed {
                 address: start,
                 first: first as u64,
-                hot: u32::try_from(list.pages.len() - first).unwrap_or(512),
-                resident: u32::try_from(view.resident.0).unwrap_or(512),
+                hot: fits(list.pages.len() - first),
+                resident: fits(view.resident.0),
                 walks: narrow(view.walks.get()),
                 suggested: suggested as u32,
             });
@@ -59,7 +60,7 @@ impl List {
     pub fn bytes(&self, generation: u64) -> Vec<u8> {
         let (windows, pages) = (self.windows.len() as u64, self.pages.len() as u64);
         let head = Head { magic: MAGIC, generation, windows, pages };
-        let mut bytes = Vec::with_capacity(usize::try_from(head.bytes().unwrap_or(0)).unwrap_or(0));
+        let mut bytes = Vec::with_capacity(head.bytes().map_or(0, index));
         for word in [head.magic, head.generation, head.windows, head.pages] {
             bytes.extend(word.to_ne_bytes());
         }

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use access::estimate;
 use contract::track::terms::Terms;
+use units::cast::saturated;
 use units::{Bytes, NonZeroFraction, PAGES_PER_WINDOW};
 
 use crate::rate_limiter;
@@ -87,7 +88,7 @@ impl Debt {
     /// program's. Returns the least rest.
     pub fn rest(&mut self, spent: Duration, passed: Duration, memory: Bytes, s: Settings) -> Duration {
         self.owed = (self.owed + spent).saturating_sub(passed.mul_f64(s.cpu_fraction.get()));
-        let windows = u32::try_from(memory.pages().0 / PAGES_PER_WINDOW as u64).unwrap_or(u32::MAX);
+        let windows = saturated(memory.pages().0 / PAGES_PER_WINDOW as u64);
         self.owed.saturating_sub(OWED_PER_WINDOW.saturating_mul(windows)).div_f64(s.cpu_fraction.get())
     }
 }

@@ -14,6 +14,7 @@ use linux::{Error, Pid};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use units::NonZeroFraction;
+use units::cast::fits;
 
 use super::admission::{self, ACCOUNTS_AT_ONCE, Account, Bounds, Crowd, Verdict};
 use super::schedule;
@@ -203,7 +204,7 @@ impl Tracker {
             self.take_in(listener, control);
             self.rest_from_newcomers(control, before);
         }
-        let woken = control.cpu_time().saturating_sub(before) / u32::try_from(ready.clients.len().max(1)).unwrap_or(1);
+        let woken = control.cpu_time().saturating_sub(before) / fits(ready.clients.len().max(1));
         for key in ready.ended {
             self.forget(key, Farewell::Ended, control);
         }

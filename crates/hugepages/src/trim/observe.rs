@@ -15,7 +15,8 @@ use access::residency::Viewer;
 use linux::{Error, Pid, cpu_time, process_vm};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use units::{Address, AddressRange, PAGES_PER_WINDOW, Pages, Window};
+use units::cast::index;
+use units::{Address, AddressRange, PAGES_PER_WINDOW, PageSize, Pages, Window};
 
 use super::policy::{PAGES_PER_SAMPLE, SAMPLES};
 
@@ -137,7 +138,7 @@ impl Content for Reader {
     }
 
     fn count(&self, window: Window) -> Result<Option<Pages>, Error> {
-        let whole = usize::try_from(window.range().bytes().0).unwrap_or(0);
+        let whole = index(PageSize::Huge.bytes().0);
         self.read(window, &[window.start()], whole, |bytes| zero_chunks(bytes, whole / PAGES_PER_WINDOW))
     }
 
@@ -156,7 +157,7 @@ fn places(window: Window) -> [Address; SAMPLES] {
     std::array::from_fn(|number| {
         // The golden ratio's multiplier; its upper bits are the good ones.
         let mixed = (number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let page = number * PAGES_PER_SAMPLE + usize::try_from(mixed >> 61).unwrap_or(0);
+        let page = number * PAGES_PER_SAMPLE + index(mixed >> 61);
         let eighth = (mixed >> 58) & 7;
         Address(window.page(page).0 + eighth * SAMPLE as u64)
     })

@@ -8,6 +8,7 @@ use hugepages::attach::{self, Until};
 use hugepages::report::Report;
 use hugepages::target::{Phase, Target};
 use linux::Pid;
+use units::cast::fits;
 use units::{Bytes, Pages};
 
 use super::control::ModelControl;
@@ -61,7 +62,7 @@ pub fn run(script: Script) -> Run {
 
 /// Target of the program with this index; `None` when it ended before masu came.
 pub fn target(world: &Shared, index: usize) -> Option<Target> {
-    let pid = Pid(i32::try_from(index).unwrap_or(0) + 1);
+    let pid = Pid(fits::<usize, i32>(index) + 1);
     let (program, source) = (ModelProgram::new(world, index), ModelSource::new(world, index));
     Target::new(pid, "model".to_owned(), Box::new(program), Box::new(source)).ok()
 }
@@ -98,7 +99,7 @@ impl Run {
 
     /// Program of a target: programs that ended before masu came have none.
     fn program(&self, index: usize) -> usize {
-        usize::try_from(self.targets[index].pid.0 - 1).unwrap_or(0)
+        fits(self.targets[index].pid.0 - 1)
     }
 
     fn check_end(&self) {

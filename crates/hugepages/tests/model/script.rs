@@ -251,9 +251,8 @@ fn pages(byte: u8) -> u64 {
 }
 
 fn period(byte: u8) -> Duration {
-    let often = OFTEN.as_millis();
-    let choices = [often, often / 10, 1_100, 5_000, 30_000];
-    Duration::from_millis(u64::try_from(choices[usize::from(byte) % choices.len()]).unwrap_or(1))
+    let choices = [OFTEN, OFTEN / 10, Duration::from_millis(1_100), Duration::from_secs(5), Duration::from_secs(30)];
+    choices[usize::from(byte) % choices.len()]
 }
 
 fn mapped(byte: u8) -> Mapped {

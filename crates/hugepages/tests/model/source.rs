@@ -7,6 +7,7 @@ use access::{AccessMap, Backend, Class, Cost, PageSet, Source, WindowHeat, estim
 use linux::Error;
 use rustix::io::Errno;
 use units::Window;
+use units::cast::fits;
 
 use super::cell::{Mapped, first_pages};
 use super::space::window;
@@ -73,7 +74,7 @@ impl ModelSource {
         let mut classes = vec![Class::default()];
         let mut before = Duration::ZERO;
         for (number, age) in self.ages.iter().enumerate() {
-            let accessed_reads = u32::try_from(self.ages.len() - number).unwrap_or(u32::MAX);
+            let accessed_reads = fits(self.ages.len() - number);
             classes.push(Class { accessed_reads, rate: estimate::rate_between(before, *age) });
             before = *age;
         }
@@ -109,7 +110,7 @@ impl Source for ModelSource {
         let generation = self.world.borrow().spaces[self.program].generation;
         self.replaced |= generation != self.generation;
         self.generation = generation;
-        let class = u8::try_from(self.ages.len() + 1).unwrap_or(u8::MAX);
+        let class = fits(self.ages.len() + 1);
         let age = self.age();
         let mut before: BTreeMap<Window, WindowHeat> =
             std::mem::take(&mut self.map.windows).into_iter().map(|heat| (heat.window, heat)).collect();

@@ -35,7 +35,7 @@ fn count_running(signal: usize, more: i32) -> u32 {
         let count = if now >> 32 == own { lower_half(now) } else { 0 };
         Some(own << 32 | u64::from(count.saturating_add_signed(more)))
     };
-    let before = RUNNING[signal].fetch_update(SeqCst, SeqCst, change).unwrap_or(0);
+    let (Ok(before) | Err(before)) = RUNNING[signal].fetch_update(SeqCst, SeqCst, change);
     if before >> 32 == own { lower_half(before) } else { 0 }
 }
 

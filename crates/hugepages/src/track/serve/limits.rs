@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use linux::Error;
+use units::cast::index;
 use units::{Rate, Window};
 
 use super::Tracker;
@@ -107,7 +108,7 @@ impl Tracker {
                 let walks = if is_idle { Rate::ZERO } else { walks };
                 Held { owner, window: Some(window), walks }
             }));
-            let arena = usize::try_from(program.arena.min(most)).unwrap_or(0);
+            let arena = index(program.arena.min(most));
             held.extend(std::iter::repeat_n(Held { owner, window: None, walks: Rate::ZERO }, arena));
         }
         held
