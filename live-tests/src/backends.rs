@@ -10,8 +10,8 @@ use linux::probe::HostFacts;
 use serde_json::{Map, Value, json};
 
 use crate::cases::programs;
-use crate::need::{Need, Offer};
-use crate::probe as needs;
+use crate::probe as requirement_probe;
+use crate::requirement::{Capability, Requirement};
 
 /// The argument that makes the test program print this line and nothing else.
 pub(crate) const FLAG: &str = "--backends";
@@ -24,9 +24,11 @@ pub fn of_this_host() -> Value {
     let files = Rooted::host();
     let facts = HostFacts::gather(&files);
     let backends = probe(&files).backends;
-    let needs: Map<String, Value> =
-        needs::all().iter().map(|(need, offer)| (need.name().to_owned(), in_words(*need, offer))).collect();
-    json!({ "facts": facts, "hugepages": standings(&facts, &backends), "larger": larger_than_memory(), "needs": needs })
+    let requirements: Map<String, Value> = requirement_probe::all()
+        .iter()
+        .map(|(requirement, capability)| (requirement.name().to_owned(), in_words(*requirement, capability)))
+        .collect();
+    json!({ "facts": facts, "hugepages": standings(&facts, &backends), "larger": larger_than_memory(), "requirements": requirements })
 }
 
 /// Asks the command itself, whose rule it is. Null where it is not built.
@@ -37,12 +39,12 @@ fn larger_than_memory() -> Value {
     features.find(|feature| feature["feature"] == "larger than memory").map_or(Value::Null, |it| it["parts"].clone())
 }
 
-fn in_words(need: Need, offer: &Offer) -> Value {
-    match offer {
+fn in_words(requirement: Requirement, capability: &Capability) -> Value {
+    match capability {
         // Users and installed programs are no property of the kernel.
-        _ if !need.is_of_the_kernel() => Value::Null,
-        Offer::Yes => "yes".into(),
-        Offer::NotInThisKernel(why) | Offer::NotOnThisMachine(why) => format!("no: {why}").into(),
-        Offer::Withheld(why) => format!("withheld: {why}").into(),
+        _ if !requirement.is_of_the_kernel() => Value::Null,
+        Capability::Available => "yes".into(),
+        Capability::NotInThisKernel(why) | Capability::NotOnThisMachine(why) => format!("no: {why}").into(),
+        Capability::Unavailable(why) => format!("withheld: {why}").into(),
     }
 }

@@ -1,4 +1,4 @@
-//! The tests themselves, a file per subject. Each is listed in `table.rs`.
+//! The tests, a file per interface or command. Each file lists its tests with their requirements; `table.rs` lists the files.
 
 pub mod act;
 pub mod act_exec;
@@ -23,13 +23,13 @@ pub(crate) mod elf32;
 pub mod hostile_names;
 pub mod injection;
 pub mod kill;
-pub mod knob;
 pub mod llc_refill;
 pub mod llc_run;
 pub mod llc_run_machines;
 pub mod llc_run_refusals;
 pub mod llc_shared;
 pub mod memcached;
+pub mod other_users;
 pub mod page_cache;
 pub mod pagemap;
 pub mod pinned_file;
@@ -49,25 +49,25 @@ pub mod run_library;
 pub mod run_local;
 pub mod run_local_children;
 pub mod run_local_hard;
+pub mod run_local_other_users;
 pub mod run_local_outages;
 pub mod run_local_profile;
 pub mod run_local_programs;
 pub mod run_local_refusals;
 pub mod run_local_report;
 pub mod run_local_stores;
-pub mod run_local_strangers;
 pub mod run_programs;
 pub mod runtime_directory;
+pub(crate) mod scripted_driver;
+pub mod setting;
 pub mod shared_segments;
 pub mod silent_masu;
 pub mod silent_server;
-pub(crate) mod stage;
-pub mod strangers;
-pub mod toy;
+pub mod target_process;
 pub mod track;
 pub mod track_clients;
 pub mod track_lies;
-pub mod track_strangers;
+pub mod track_other_users;
 pub mod trim;
 pub mod walk;
 pub mod walk_changes;
@@ -79,8 +79,8 @@ use access::walk::Walker;
 use linux::pagemap::Pagemap;
 use units::PAGES_PER_WINDOW;
 
-use crate::knob::Knob;
-use crate::toy::{Mapping, ToyProcess};
+use crate::setting::Setting;
+use crate::target_process::{Mapping, TargetProcess};
 
 /// Outcome of a test; any error with words turns into a failure.
 type Outcome = Result<(), libtest_mimic::Failed>;
@@ -88,20 +88,20 @@ type Outcome = Result<(), libtest_mimic::Failed>;
 /// Disables automatic huge pages until dropped, except by order or by a program's own advice. No program is given any,
 /// and khugepaged makes no window huge that has pages missing. By default it fills up windows with advice, some every
 /// ten seconds, and so undoes a split.
-fn no_automatic_huge_pages() -> std::io::Result<[Knob; 2]> {
+fn no_automatic_huge_pages() -> std::io::Result<[Setting; 2]> {
     let huge_pages = |file| format!("/sys/kernel/mm/transparent_hugepage/{file}");
-    Ok([Knob::turn(huge_pages("enabled"), "madvise")?, Knob::turn(huge_pages("khugepaged/max_ptes_none"), "0")?])
+    Ok([Setting::set(huge_pages("enabled"), "madvise")?, Setting::set(huge_pages("khugepaged/max_ptes_none"), "0")?])
 }
 
 /// Numbers of the mapping's resident pages.
-fn present_pages(toy: &ToyProcess, mapping: Mapping) -> Result<Vec<u64>, linux::Error> {
-    let entries = Pagemap::open(toy.pid())?.entries(mapping.range())?;
+fn present_pages(process: &TargetProcess, mapping: Mapping) -> Result<Vec<u64>, linux::Error> {
+    let entries = Pagemap::open(process.pid())?.entries(mapping.range())?;
     Ok((0..).zip(&entries).filter(|(_, entry)| entry.is_present()).map(|(page, _)| page).collect())
 }
 
 /// The anonymous memory of the mapping that is on huge pages, in bytes.
-fn huge_bytes(live: &crate::live::Live, toy: &ToyProcess, mapping: Mapping) -> Result<u64, linux::Error> {
-    let details = linux::smaps::details(live.files(), toy.pid())?;
+fn huge_bytes(host: &crate::host::Host, process: &TargetProcess, mapping: Mapping) -> Result<u64, linux::Error> {
+    let details = linux::smaps::details(host.files(), process.pid())?;
     let range = mapping.range();
     Ok(details.iter().filter(|d| range.covers(d.mapping.range)).map(|d| d.anon_huge_pages.0).sum())
 }

@@ -15,82 +15,82 @@ use rustix::io::Errno;
 use crate::cases::walk::ABOVE_47_BITS;
 use crate::cases::{disk_file, elf32, llc_refill, memcached, programs, resctrl_host};
 use crate::group::Group;
-use crate::need::{Need, Offer};
+use crate::requirement::{Capability, Requirement};
 use crate::swap::Swap;
-use crate::toy::MADV_GUARD_INSTALL;
-use crate::toy::{Backing, Mapping, Part, ToyProcess};
+use crate::target_process::MADV_GUARD_INSTALL;
+use crate::target_process::{Backing, Mapping, Part, TargetProcess};
 use crate::user_faults::{features, paging_backends};
 
 /// Error of a probe that could not be carried out.
 type Unprobed = Box<dyn std::error::Error>;
 
-/// All needs, each probed once.
-pub(crate) fn all() -> BTreeMap<Need, Offer> {
-    Need::ALL.into_iter().map(|need| (need, offer(need))).collect()
+/// All requirements, each probed once.
+pub(crate) fn all() -> BTreeMap<Requirement, Capability> {
+    Requirement::ALL.into_iter().map(|requirement| (requirement, capability(requirement))).collect()
 }
 
-fn offer(need: Need) -> Offer {
-    let probed = match need {
-        Need::Root => Ok(root()),
-        Need::RemoteAdvice => remote_advice(Advice::Cold),
-        Need::RemoteCollapse => remote_advice(Advice::Collapse),
-        Need::PagemapScan => pagemap_scan(),
-        Need::SoftDirty => soft_dirty(),
-        Need::PageFrames => page_frames(),
-        Need::HugePageModes => Ok(file("/sys/kernel/mm/transparent_hugepage/enabled")),
-        Need::PageTableWalk => Ok(page_table_walk()),
-        Need::FiveLevels => five_levels(),
-        Need::RealProcessor => Ok(real_processor()),
-        Need::SharedCache => Ok(shared_cache()),
-        Need::GuardPages => guard_pages(),
-        Need::ReservedHuge => Ok(file("/proc/sys/vm/nr_hugepages")),
-        Need::Ksm => Ok(file("/sys/kernel/mm/ksm/run")),
-        Need::Compaction => Ok(written("/proc/sys/vm/compact_memory")),
-        Need::MemoryGroups => Ok(made(Group::make("probe"))),
-        Need::Pressure => Ok(file("/proc/pressure/memory")),
-        Need::CacheStat => Ok(cachestat()),
-        Need::SharedSegments => Ok(file("/proc/sysvipc/shm")),
-        Need::DiskFiles => disk_files(),
-        Need::Swap => Ok(made(Swap::on(8 << 20))),
-        Need::SmallHugePages => Ok(file("/sys/kernel/mm/transparent_hugepage/hugepages-64kB/enabled")),
-        Need::DamonVaddr => Ok(damon("vaddr")),
-        Need::Programs32 => Ok(made(elf32::run(elf32::EXIT_0).and_then(|mut child| child.wait()))),
-        Need::UserFaults => Ok(user_faults()),
-        Need::KernelThreads => Ok(kernel_threads()),
-        Need::MasuCommand => Ok(program("masu command", programs::masu())),
-        Need::RedisServer => Ok(program("redis-server", programs::redis_server())),
-        Need::PreloadLibrary => Ok(program("libmasu-preload.so", programs::preload_library())),
-        Need::PagerLibrary => Ok(program("libmasu-pager.so", programs::pager_library())),
-        Need::CCompiler => Ok(program("cc", programs::installed("cc"))),
-        Need::Make => Ok(program("make", programs::installed("make"))),
-        Need::CPrograms => {
+fn capability(requirement: Requirement) -> Capability {
+    let probed = match requirement {
+        Requirement::Root => Ok(root()),
+        Requirement::RemoteAdvice => remote_advice(Advice::Cold),
+        Requirement::RemoteCollapse => remote_advice(Advice::Collapse),
+        Requirement::PagemapScan => pagemap_scan(),
+        Requirement::SoftDirty => soft_dirty(),
+        Requirement::PageFrames => page_frames(),
+        Requirement::HugePageModes => Ok(file("/sys/kernel/mm/transparent_hugepage/enabled")),
+        Requirement::PageTableWalk => Ok(page_table_walk()),
+        Requirement::FiveLevels => five_levels(),
+        Requirement::RealProcessor => Ok(real_processor()),
+        Requirement::SharedCache => Ok(shared_cache()),
+        Requirement::GuardPages => guard_pages(),
+        Requirement::ReservedHuge => Ok(file("/proc/sys/vm/nr_hugepages")),
+        Requirement::Ksm => Ok(file("/sys/kernel/mm/ksm/run")),
+        Requirement::Compaction => Ok(written("/proc/sys/vm/compact_memory")),
+        Requirement::MemoryGroups => Ok(made(Group::make("probe"))),
+        Requirement::Pressure => Ok(file("/proc/pressure/memory")),
+        Requirement::CacheStat => Ok(cachestat()),
+        Requirement::SharedSegments => Ok(file("/proc/sysvipc/shm")),
+        Requirement::DiskFiles => disk_files(),
+        Requirement::Swap => Ok(made(Swap::on(8 << 20))),
+        Requirement::SmallHugePages => Ok(file("/sys/kernel/mm/transparent_hugepage/hugepages-64kB/enabled")),
+        Requirement::DamonVaddr => Ok(damon("vaddr")),
+        Requirement::Programs32 => Ok(made(elf32::run(elf32::EXIT_0).and_then(|mut child| child.wait()))),
+        Requirement::UserFaults => Ok(user_faults()),
+        Requirement::KernelThreads => Ok(kernel_threads()),
+        Requirement::MasuCommand => Ok(program("masu command", programs::masu())),
+        Requirement::RedisServer => Ok(program("redis-server", programs::redis_server())),
+        Requirement::PreloadLibrary => Ok(program("libmasu-preload.so", programs::preload_library())),
+        Requirement::PagerLibrary => Ok(program("libmasu-pager.so", programs::pager_library())),
+        Requirement::CCompiler => Ok(program("cc", programs::installed("cc"))),
+        Requirement::Make => Ok(program("make", programs::installed("make"))),
+        Requirement::CPrograms => {
             Ok(program("programs in C", programs::c_program("stress").or_else(|| programs::installed("cc"))))
         }
-        Need::Shell => Ok(program("sh", programs::installed("sh"))),
-        Need::Musl => Ok(program("musl-gcc", programs::installed("musl-gcc"))),
-        Need::Python => Ok(program("python3", programs::python())),
-        Need::Sqlite => Ok(program("sqlite3", programs::installed("sqlite3"))),
-        Need::StressNg => Ok(program("stress-ng", programs::installed("stress-ng"))),
-        Need::Allocators => Ok(program("allocators", programs::allocators().into_iter().next())),
-        Need::SystemdAnalyze => {
+        Requirement::Shell => Ok(program("sh", programs::installed("sh"))),
+        Requirement::Musl => Ok(program("musl-gcc", programs::installed("musl-gcc"))),
+        Requirement::Python => Ok(program("python3", programs::python())),
+        Requirement::Sqlite => Ok(program("sqlite3", programs::installed("sqlite3"))),
+        Requirement::StressNg => Ok(program("stress-ng", programs::installed("stress-ng"))),
+        Requirement::Allocators => Ok(program("allocators", programs::allocators().into_iter().next())),
+        Requirement::SystemdAnalyze => {
             let unit = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../integrations/systemd");
             let both = programs::installed("systemd-analyze").filter(|_| unit.is_dir());
             Ok(program("systemd-analyze", both))
         }
-        Need::Script => Ok(program("script", programs::installed("script"))),
-        Need::MemcachedSource => Ok(memcached_source()),
-        Need::Fuse => Ok(written("/dev/fuse")),
-        Need::ResctrlEmulator => Ok(program("resctrl-emulator", programs::resctrl_emulator())),
-        Need::Resctrl => Ok(resctrl()),
+        Requirement::Script => Ok(program("script", programs::installed("script"))),
+        Requirement::MemcachedSource => Ok(memcached_source()),
+        Requirement::Fuse => Ok(written("/dev/fuse")),
+        Requirement::ResctrlEmulator => Ok(program("resctrl-emulator", programs::resctrl_emulator())),
+        Requirement::Resctrl => Ok(resctrl()),
     };
-    probed.unwrap_or_else(|error| Offer::Withheld(format!("could not be tried: {error}")))
+    probed.unwrap_or_else(|error| Capability::Unavailable(format!("could not be tried: {error}")))
 }
 
 /// Decided by the handshake's answer.
-fn user_faults() -> Offer {
+fn user_faults() -> Capability {
     match features() {
-        Ok(_) if !paging_backends().is_empty() => Offer::Yes,
-        Ok(features) => Offer::NotInThisKernel(format!("neither by moves nor by copies: features {features:#x}")),
+        Ok(_) if !paging_backends().is_empty() => Capability::Available,
+        Ok(features) => Capability::NotInThisKernel(format!("neither by moves nor by copies: features {features:#x}")),
         Err(errno) => refused(errno),
     }
 }
@@ -100,213 +100,221 @@ fn last_errno() -> Errno {
 }
 
 /// Process 2 starts all the others.
-fn kernel_threads() -> Offer {
+fn kernel_threads() -> Capability {
     match std::fs::read_to_string("/proc/2/comm") {
-        Ok(name) if name.trim() == "kthreadd" => Offer::Yes,
-        _ => Offer::NotOnThisMachine("none is to be seen from here".to_owned()),
+        Ok(name) if name.trim() == "kthreadd" => Capability::Available,
+        _ => Capability::NotOnThisMachine("none is to be seen from here".to_owned()),
     }
 }
 
-fn root() -> Offer {
+fn root() -> Capability {
     let user = rustix::process::geteuid();
-    if user.is_root() { Offer::Yes } else { Offer::Withheld(format!("this is user {}", user.as_raw())) }
+    if user.is_root() {
+        Capability::Available
+    } else {
+        Capability::Unavailable(format!("this is user {}", user.as_raw()))
+    }
 }
 
-fn remote_advice(advice: Advice) -> Result<Offer, Unprobed> {
-    let (toy, heap) = toy_with_touched(1)?;
-    let pidfd = toy.pid().open()?;
-    Ok(match advise(toy.pid(), pidfd.as_fd(), &[heap.window(0).range()], advice) {
-        Ok(_) => Offer::Yes,
+fn remote_advice(advice: Advice) -> Result<Capability, Unprobed> {
+    let (process, heap) = process_with_touched(1)?;
+    let pidfd = process.pid().open()?;
+    Ok(match advise(process.pid(), pidfd.as_fd(), &[heap.window(0).range()], advice) {
+        Ok(_) => Capability::Available,
         Err(errno) => refused(errno),
     })
 }
 
-fn pagemap_scan() -> Result<Offer, Unprobed> {
-    let (toy, heap) = toy_with_touched(1)?;
-    Ok(match Pagemap::open(toy.pid())?.scan(heap.range()) {
-        Ok(_) => Offer::Yes,
-        Err(error) => error.errno().map_or_else(|| Offer::Withheld(error.to_string()), refused),
+fn pagemap_scan() -> Result<Capability, Unprobed> {
+    let (process, heap) = process_with_touched(1)?;
+    Ok(match Pagemap::open(process.pid())?.scan(heap.range()) {
+        Ok(_) => Capability::Available,
+        Err(error) => error.errno().map_or_else(|| Capability::Unavailable(error.to_string()), refused),
     })
 }
 
 /// Without CONFIG_MEM_SOFT_DIRTY the clear is answered with success, and the bit reads as zero for ever.
-fn soft_dirty() -> Result<Offer, Unprobed> {
-    let (mut toy, heap) = toy_with_touched(1)?;
-    clear_refs::clear(&Rooted::host(), toy.pid(), Forget::SoftDirty)?;
-    let after_clear = is_soft_dirty(&toy, heap.page(0))?;
-    toy.write(heap.page(0), 2)?;
-    let after_write = is_soft_dirty(&toy, heap.page(0))?;
+fn soft_dirty() -> Result<Capability, Unprobed> {
+    let (mut process, heap) = process_with_touched(1)?;
+    clear_refs::clear(&Rooted::host(), process.pid(), Forget::SoftDirty)?;
+    let after_clear = is_soft_dirty(&process, heap.page(0))?;
+    process.write(heap.page(0), 2)?;
+    let after_write = is_soft_dirty(&process, heap.page(0))?;
     Ok(match (after_clear, after_write) {
-        (false, true) => Offer::Yes,
-        (false, false) => Offer::NotInThisKernel("the mark does not come with a write".to_owned()),
-        (true, _) => Offer::NotInThisKernel("the mark does not go with a clear".to_owned()),
+        (false, true) => Capability::Available,
+        (false, false) => Capability::NotInThisKernel("the mark does not come with a write".to_owned()),
+        (true, _) => Capability::NotInThisKernel("the mark does not go with a clear".to_owned()),
     })
 }
 
-fn is_soft_dirty(toy: &ToyProcess, part: Part) -> Result<bool, Unprobed> {
-    let entries = Pagemap::open(toy.pid())?.entries(part.range())?;
+fn is_soft_dirty(process: &TargetProcess, part: Part) -> Result<bool, Unprobed> {
+    let entries = Pagemap::open(process.pid())?.entries(part.range())?;
     Ok(entries.first().is_some_and(|&PageEntry(bits)| bits & (1 << 55) != 0))
 }
 
-fn page_frames() -> Result<Offer, Unprobed> {
-    let (toy, heap) = toy_with_touched(1)?;
-    let entries = Pagemap::open(toy.pid())?.entries(heap.page(0).range())?;
+fn page_frames() -> Result<Capability, Unprobed> {
+    let (process, heap) = process_with_touched(1)?;
+    let entries = Pagemap::open(process.pid())?.entries(heap.page(0).range())?;
     Ok(match entries.first().and_then(|entry| entry.frame()) {
-        Some(_) => Offer::Yes,
-        None => Offer::Withheld("they read as zero, which means no CAP_SYS_ADMIN".to_owned()),
+        Some(_) => Capability::Available,
+        None => Capability::Unavailable("they read as zero, which means no CAP_SYS_ADMIN".to_owned()),
     })
 }
 
-fn file(path: &str) -> Offer {
+fn file(path: &str) -> Capability {
     match fs::metadata(path) {
-        Ok(_) => Offer::Yes,
+        Ok(_) => Capability::Available,
         Err(error) => refused(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
     }
 }
 
 /// Probes a write-only file with side effects: it is only opened.
-fn written(path: &str) -> Offer {
+fn written(path: &str) -> Capability {
     match fs::OpenOptions::new().write(true).open(path) {
-        Ok(_) => Offer::Yes,
+        Ok(_) => Capability::Available,
         Err(error) => refused(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
     }
 }
 
 /// The walk itself; there is no other way to know.
-fn page_table_walk() -> Offer {
+fn page_table_walk() -> Capability {
     match access::walk::Walker::load() {
-        Ok(_) => Offer::Yes,
-        Err(why) => Offer::Withheld(format!("{} {}", why.reason, why.remedy)),
+        Ok(_) => Capability::Available,
+        Err(why) => Capability::Unavailable(format!("{} {}", why.reason, why.remedy)),
     }
 }
 
-fn five_levels() -> Result<Offer, Unprobed> {
-    match ToyProcess::start()?.map_at(ABOVE_47_BITS, 1) {
-        Ok(_) => Ok(Offer::Yes),
+fn five_levels() -> Result<Capability, Unprobed> {
+    match TargetProcess::start()?.map_at(ABOVE_47_BITS, 1) {
+        Ok(_) => Ok(Capability::Available),
         Err(refusal) if refusal.errno() == Some(Errno::NOMEM) => {
-            Ok(Offer::NotInThisKernel("no addresses above 128 TiB".to_owned()))
+            Ok(Capability::NotInThisKernel("no addresses above 128 TiB".to_owned()))
         }
         Err(other) => Err(other.into()),
     }
 }
 
-fn real_processor() -> Offer {
+fn real_processor() -> Capability {
     // QEMU's software emulation names itself; without a name, the tests are worth their time.
     let named = fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| text.contains("QEMU TCG"));
-    if named { Offer::NotOnThisMachine("the processor is emulated (QEMU TCG)".to_owned()) } else { Offer::Yes }
+    if named {
+        Capability::NotOnThisMachine("the processor is emulated (QEMU TCG)".to_owned())
+    } else {
+        Capability::Available
+    }
 }
 
-fn shared_cache() -> Offer {
+fn shared_cache() -> Capability {
     match llc_refill::neighbours() {
-        Some(_) => Offer::Yes,
-        None => Offer::NotOnThisMachine("no two processors have a last-level cache in common".to_owned()),
+        Some(_) => Capability::Available,
+        None => Capability::NotOnThisMachine("no two processors have a last-level cache in common".to_owned()),
     }
 }
 
 /// Probes the call on no file: a kernel that has it reports the missing file.
-fn cachestat() -> Offer {
+fn cachestat() -> Capability {
     const CACHESTAT: libc::c_long = 451;
     // SAFETY: a system call with numbers, which fails before it would write anything.
     unsafe { libc::syscall(CACHESTAT, -1, 0, 0, 0) };
     match last_errno() {
-        Errno::BADF | Errno::FAULT => Offer::Yes,
+        Errno::BADF | Errno::FAULT => Capability::Available,
         errno => refused(errno),
     }
 }
 
-fn disk_files() -> Result<Offer, Unprobed> {
+fn disk_files() -> Result<Capability, Unprobed> {
     let folder = std::env::temp_dir();
     let why = || format!("{} lies in memory", folder.display());
     Ok(match disk_file::is_possible()? {
-        true => Offer::Yes,
-        false if rustix::process::getpid().is_init() => Offer::NotOnThisMachine(why()),
-        false => Offer::Withheld(why()),
+        true => Capability::Available,
+        false if rustix::process::getpid().is_init() => Capability::NotOnThisMachine(why()),
+        false => Capability::Unavailable(why()),
     })
 }
 
-fn guard_pages() -> Result<Offer, Unprobed> {
-    let (mut toy, heap) = toy_with_touched(1)?;
-    match toy.advise(heap.page(1), MADV_GUARD_INSTALL) {
-        Ok(()) => Ok(Offer::Yes),
+fn guard_pages() -> Result<Capability, Unprobed> {
+    let (mut process, heap) = process_with_touched(1)?;
+    match process.advise(heap.page(1), MADV_GUARD_INSTALL) {
+        Ok(()) => Ok(Capability::Available),
         Err(refusal) => refusal.errno().map(refused).ok_or(refusal.into()),
     }
 }
 
 /// An existing monitor of another program is checked and left alone: there is one for the whole machine. The test
 /// itself finds out whether ours would start.
-fn damon(watching: &str) -> Offer {
+fn damon(watching: &str) -> Capability {
     const KDAMONDS: &str = "/sys/kernel/mm/damon/admin/kdamonds";
     let theirs = fs::read_to_string(format!("{KDAMONDS}/nr_kdamonds")).is_ok_and(|number| number.trim() != "0");
     match linux::damon::available_operations(&Rooted::host()) {
         Ok(names) if !names.iter().any(|name| name == watching) => {
-            Offer::NotInThisKernel(format!("DAMON watches only {}", names.join(" ")))
+            Capability::NotInThisKernel(format!("DAMON watches only {}", names.join(" ")))
         }
-        Ok(_) if theirs => Offer::NotOnThisMachine("somebody else uses DAMON".to_owned()),
-        Ok(_) => Offer::Yes,
-        Err(error) => error.errno().map_or_else(|| Offer::Withheld(error.to_string()), refused),
+        Ok(_) if theirs => Capability::NotOnThisMachine("somebody else uses DAMON".to_owned()),
+        Ok(_) => Capability::Available,
+        Err(error) => error.errno().map_or_else(|| Capability::Unavailable(error.to_string()), refused),
     }
 }
 
 /// The probe mounts nothing: there is one mount for the whole machine, and an unmount would remove all users' groups.
-fn resctrl() -> Offer {
+fn resctrl() -> Capability {
     match resctrl_host::mounted() {
-        Some(_) => Offer::Yes,
-        None => Offer::NotOnThisMachine("it is not mounted, or the processor has nothing for it".to_owned()),
+        Some(_) => Capability::Available,
+        None => Capability::NotOnThisMachine("it is not mounted, or the processor has nothing for it".to_owned()),
     }
 }
 
 /// Result of making an object that is removed again.
-fn made<T>(thing: std::io::Result<T>) -> Offer {
+fn made<T>(thing: std::io::Result<T>) -> Capability {
     match thing {
-        Ok(_) => Offer::Yes,
+        Ok(_) => Capability::Available,
         Err(error) => match Errno::from_io_error(&error) {
             Some(errno) => refused(errno),
-            None => Offer::Withheld(error.to_string()),
+            None => Capability::Unavailable(error.to_string()),
         },
     }
 }
 
-fn program(name: &str, path: Option<std::path::PathBuf>) -> Offer {
+fn program(name: &str, path: Option<std::path::PathBuf>) -> Capability {
     match path {
-        Some(_) => Offer::Yes,
+        Some(_) => Capability::Available,
         None if rustix::process::getpid().is_init() => {
-            Offer::NotOnThisMachine("this machine has no programs but the tests".to_owned())
+            Capability::NotOnThisMachine("this machine has no programs but the tests".to_owned())
         }
-        None => Offer::Withheld(format!("no {name} found; {}", programs::HOW_TO_GET)),
+        None => Capability::Unavailable(format!("no {name} found; {}", programs::HOW_TO_GET)),
     }
 }
 
 /// Fetched if it is missing. An unreachable archive is a skip; a missing program is a failure.
-fn memcached_source() -> Offer {
+fn memcached_source() -> Capability {
     let Some(mut fetch) = memcached::build(&["--fetch"]) else {
-        return Offer::NotOnThisMachine("this machine has no sources".to_owned());
+        return Capability::NotOnThisMachine("this machine has no sources".to_owned());
     };
     match fetch.output() {
-        Ok(output) if output.status.success() => Offer::Yes,
+        Ok(output) if output.status.success() => Capability::Available,
         Ok(output) => {
             let said = String::from_utf8_lossy(&output.stderr);
             let why = said.lines().last().unwrap_or("no word why").to_owned();
-            if why.contains("cannot build") { Offer::Withheld(why) } else { Offer::NotOnThisMachine(why) }
+            if why.contains("cannot build") { Capability::Unavailable(why) } else { Capability::NotOnThisMachine(why) }
         }
-        Err(error) => Offer::Withheld(format!("cannot run integrations/memcached/build: {error}")),
+        Err(error) => Capability::Unavailable(format!("cannot run integrations/memcached/build: {error}")),
     }
 }
 
-fn toy_with_touched(windows: u64) -> Result<(ToyProcess, Mapping), Unprobed> {
-    let mut toy = ToyProcess::start()?;
-    let heap = toy.map(Backing::Anonymous, windows)?;
-    toy.write(heap.page(0), 1)?;
-    Ok((toy, heap))
+fn process_with_touched(windows: u64) -> Result<(TargetProcess, Mapping), Unprobed> {
+    let mut process = TargetProcess::start()?;
+    let heap = process.map(Backing::Anonymous, windows)?;
+    process.write(heap.page(0), 1)?;
+    Ok((process, heap))
 }
 
 /// An interface that does not exist, or does not know the request, is not in this kernel; any other refusal is not the
 /// kernel's last word.
-fn refused(errno: Errno) -> Offer {
+fn refused(errno: Errno) -> Capability {
     match errno {
         Errno::NOSYS | Errno::NOENT | Errno::NOTTY | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOEXEC => {
-            Offer::NotInThisKernel(describe(errno))
+            Capability::NotInThisKernel(describe(errno))
         }
-        _ => Offer::Withheld(describe(errno)),
+        _ => Capability::Unavailable(describe(errno)),
     }
 }
 
@@ -317,10 +325,10 @@ mod tests {
     #[test]
     fn an_unknown_request_is_the_kernels_lack_and_a_denied_one_is_not() {
         for errno in [Errno::NOSYS, Errno::NOENT, Errno::NOTTY, Errno::INVAL, Errno::OPNOTSUPP] {
-            assert!(matches!(refused(errno), Offer::NotInThisKernel(_)), "{errno:?}");
+            assert!(matches!(refused(errno), Capability::NotInThisKernel(_)), "{errno:?}");
         }
         for errno in [Errno::PERM, Errno::ACCESS, Errno::NOMEM, Errno::AGAIN, Errno::BUSY] {
-            assert!(matches!(refused(errno), Offer::Withheld(_)), "{errno:?}");
+            assert!(matches!(refused(errno), Capability::Unavailable(_)), "{errno:?}");
         }
     }
 }

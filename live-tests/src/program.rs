@@ -4,7 +4,7 @@
 //! if one failed. They allocate through the C library, as programs do, so that the preloaded library sees it.
 
 mod accesses;
-mod crowd;
+mod connections;
 mod dangers;
 mod ends;
 mod held;
@@ -12,9 +12,9 @@ mod held;
 mod kinds;
 mod memory;
 pub(crate) mod names;
+mod other_users;
 mod own_run;
 pub(crate) mod partition;
-mod strangers;
 mod takers;
 mod threads;
 
@@ -36,7 +36,7 @@ pub(crate) fn run() -> ExitCode {
     let word = |index: usize| arguments.get(index).map_or("", String::as_str);
     let done = match name {
         "accesses" => accesses::replay(&arguments),
-        "crowd" => crowd::connects(word(1), Duration::from_millis(number(2))),
+        "connections" => connections::connects(word(1), Duration::from_millis(number(2))),
         "kinds" => kinds::all(),
         "allocation" => kinds::allocation(number(1)),
         "stack" => kinds::stacks(),
@@ -60,11 +60,11 @@ pub(crate) fn run() -> ExitCode {
         "called" => takers::called(word(1)),
         "comers" => partition::comers(number(1)),
         "own-run" => own_run::run(word(1), word(2), word(3), arguments.get(4..).unwrap_or_default()),
-        "register" => strangers::register(word(1), word(2), word(3)),
-        "track-crowd" => strangers::crowd(word(1), word(2), number(3)),
-        "target" => strangers::target(word(1), word(2) == "closed"),
-        "inherit" => strangers::inherit(word(1), word(2), word(3)),
-        "speak" => strangers::speak(number(1)),
+        "register" => other_users::register(word(1), word(2), word(3)),
+        "track-clients" => other_users::clients(word(1), word(2), number(3)),
+        "target" => other_users::target(word(1), word(2) == "closed"),
+        "inherit" => other_users::inherit(word(1), word(2), word(3)),
+        "speak" => other_users::speak(number(1)),
         _ => Err(format!("no program {name:?}").into()),
     };
     match done {

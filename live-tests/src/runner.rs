@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use libtest_mimic::{Arguments, Completion, Conclusion, Trial};
 
-use crate::live::Live;
-use crate::need::{Need, Verdict};
+use crate::host::{Host, LiveTest};
 use crate::probe;
-use crate::table::{self, LiveTest};
+use crate::requirement::{Requirement, SkipReason};
+use crate::table;
 
 /// Runs the tests that the arguments choose, one after the other. With `LIVE_TESTS=off` there are none: for a `cargo
 /// test` of everything else. `LIVE_TESTS=page-tables` selects the tests that walk page tables or check their depth,
@@ -21,17 +21,17 @@ pub fn run(mut args: Arguments) -> Conclusion {
             println!("LIVE_TESTS=off: no live tests");
             return libtest_mimic::run(&args, Vec::new());
         }
-        Ok("page-tables") => table::ALL.iter().filter(|test| is_about_page_tables(test)).collect(),
-        _ => table::ALL.iter().collect(),
+        Ok("page-tables") => table::all().filter(|test| is_about_page_tables(test)).collect(),
+        _ => table::all().collect(),
     };
     // One at a time, across runs as well: the tests change settings of the whole machine and measure its memory.
     args.test_threads = Some(1);
     let _turn = (!args.list).then(turn);
-    let live = Arc::new(Live::new(probe::all()));
-    let trials: Vec<Trial> = tests.iter().map(|test| trial(test, &live)).collect();
+    let host = Arc::new(Host::new(probe::all()));
+    let trials: Vec<Trial> = tests.iter().map(|test| trial(test, &host)).collect();
     if !args.list {
         for (trial, test) in trials.iter().zip(&tests) {
-            if let Verdict::Skip(why) = live.verdict(test.needs)
+            if let Some(SkipReason::Allowed(why)) = host.skip_reason(test)
                 && !args.is_filtered_out(trial)
             {
                 println!("SKIP {}: {why}", test.name);
@@ -43,8 +43,8 @@ pub fn run(mut args: Arguments) -> Conclusion {
 
 /// The whole command walks page tables as the tests of its parts do: effects of their depth show there already.
 fn is_about_page_tables(test: &LiveTest) -> bool {
-    let about = test.needs.iter().any(|need| matches!(need, Need::PageTableWalk | Need::FiveLevels));
-    about && !test.needs.contains(&Need::MasuCommand)
+    let about = test.requirements().any(|one| matches!(one, Requirement::PageTableWalk | Requirement::FiveLevels));
+    about && test.requirements().all(|one| one != Requirement::MasuCommand)
 }
 
 /// Waits until no other run of these tests is active: each would restore the other's settings, or keep them changed.
@@ -66,11 +66,11 @@ fn turn() -> Option<UnixListener> {
     }
 }
 
-fn trial(test: &'static LiveTest, live: &Arc<Live>) -> Trial {
-    let live = Arc::clone(live);
-    Trial::ignorable_test(test.name, move || match live.verdict(test.needs) {
-        Verdict::Run => (test.run)(&live).map(|()| Completion::Completed),
-        Verdict::Skip(why) => Ok(Completion::ignored_with(why)),
-        Verdict::Fail(why) => Err(why.into()),
+fn trial(test: &'static LiveTest, host: &Arc<Host>) -> Trial {
+    let host = Arc::clone(host);
+    Trial::ignorable_test(test.name, move || match host.skip_reason(test) {
+        None => (test.run)(&host).map(|()| Completion::Completed),
+        Some(SkipReason::Allowed(why)) => Ok(Completion::ignored_with(why)),
+        Some(SkipReason::Forbidden(why)) => Err(why.into()),
     })
 }

@@ -1,486 +1,80 @@
-//! List of all live tests, with the requirements of each.
-
-use libtest_mimic::Failed;
+//! List of all live tests.
 
 use crate::cases;
-use crate::live::Live;
-use crate::need::Need;
+use crate::host::LiveTest;
 
-/// One test.
-#[derive(Debug)]
-pub struct LiveTest {
-    /// Module and function: `collapse::a_touched_window_becomes_huge`.
-    pub name: &'static str,
-    /// Requirements for running it.
-    pub needs: &'static [Need],
-    /// Function of the test.
-    pub run: fn(&Live) -> Result<(), Failed>,
+/// The tests of each file in `cases/`, in the order of a run. The compiler reports a list that is missing here, and a
+/// test that is missing in the list of its file.
+const FILES: [&[LiveTest]; 66] = [
+    cases::target_process::TESTS,
+    cases::setting::TESTS,
+    cases::collapse::TESTS,
+    cases::pagemap::TESTS,
+    cases::pressure::TESTS,
+    cases::cachestat::TESTS,
+    cases::page_cache::TESTS,
+    cases::pinned_file::TESTS,
+    cases::shared_segments::TESTS,
+    cases::silent_server::TESTS,
+    cases::walk::TESTS,
+    cases::walk_changes::TESTS,
+    cases::residency::TESTS,
+    cases::act::TESTS,
+    cases::act_exec::TESTS,
+    cases::act_hard::TESTS,
+    cases::act_shared::TESTS,
+    cases::attach::TESTS,
+    cases::attach_changes::TESTS,
+    cases::trim::TESTS,
+    cases::damon::TESTS,
+    cases::count::TESTS,
+    cases::injection::TESTS,
+    cases::command::TESTS,
+    cases::command_refusals::TESTS,
+    cases::command_stat::TESTS,
+    cases::command_redis::TESTS,
+    cases::track::TESTS,
+    cases::track_clients::TESTS,
+    cases::track_other_users::TESTS,
+    cases::runtime_directory::TESTS,
+    cases::track_lies::TESTS,
+    cases::memcached::TESTS,
+    cases::llc_shared::TESTS,
+    cases::llc_refill::TESTS,
+    cases::llc_run::TESTS,
+    cases::llc_run_machines::TESTS,
+    cases::llc_run_refusals::TESTS,
+    cases::hostile_names::TESTS,
+    cases::census::TESTS,
+    cases::aging::TESTS,
+    cases::other_users::TESTS,
+    cases::aging_streams::TESTS,
+    cases::aging_simulate::TESTS,
+    cases::run::TESTS,
+    cases::run_behaviour::TESTS,
+    cases::run_dangers::TESTS,
+    cases::run_hard::TESTS,
+    cases::run_programs::TESTS,
+    cases::run_local::TESTS,
+    cases::run_local_children::TESTS,
+    cases::silent_masu::TESTS,
+    cases::run_local_hard::TESTS,
+    cases::run_local_profile::TESTS,
+    cases::run_local_refusals::TESTS,
+    cases::run_local_report::TESTS,
+    cases::run_local_stores::TESTS,
+    cases::run_local_outages::TESTS,
+    cases::run_local_other_users::TESTS,
+    cases::run_local_programs::TESTS,
+    cases::run_library::TESTS,
+    cases::resctrl::TESTS,
+    cases::resctrl_host::TESTS,
+    cases::resctrl_backend::TESTS,
+    cases::kill::TESTS,
+    cases::privileges::TESTS,
+];
+
+/// All tests.
+pub fn all() -> impl Iterator<Item = &'static LiveTest> {
+    FILES.into_iter().flatten()
 }
-
-/// Names the test after its function, so that the two cannot differ.
-macro_rules! tests {
-    ($($module:ident :: $function:ident needs [$($need:ident),*];)*) => {
-        &[$(LiveTest {
-            name: concat!(stringify!($module), "::", stringify!($function)),
-            needs: &[$(Need::$need),*],
-            run: cases::$module::$function,
-        }),*]
-    };
-}
-
-/// All of them. A test that is not listed here is unused code, which the compiler reports.
-pub const ALL: &[LiveTest] = tests! {
-    toy::a_page_is_resident_once_it_was_touched_and_not_before needs [Root];
-    toy::memory_that_was_changed_by_another_is_noticed needs [Root];
-    toy::a_moved_mapping_still_checks needs [];
-    toy::a_fork_shares_until_one_of_the_two_writes needs [];
-    toy::refusals_and_faults_come_back_as_errors needs [];
-    toy::the_process_id_stays_over_exec_and_the_memory_does_not needs [Root];
-    toy::a_dropped_toy_leaves_no_process_behind needs [];
-    toy::spinning_threads_touch_pages_until_they_rest needs [Root];
-    knob::a_turned_knob_is_turned_back_also_after_a_kill needs [Root, HugePageModes];
-    collapse::a_window_with_one_page_becomes_a_huge_page_and_keeps_its_content needs [Root, RemoteCollapse, HugePageModes];
-    collapse::cold_on_one_page_splits_a_huge_page_and_keeps_its_content needs [Root, RemoteCollapse, RemoteAdvice, HugePageModes];
-    pagemap::scan_and_table_name_the_same_pages needs [Root, PagemapScan];
-    pagemap::soft_dirty_marks_exactly_the_pages_written_after_the_clear needs [Root, SoftDirty];
-    pressure::a_group_that_is_too_small_for_what_it_reads_makes_the_host_wait needs [Root, Pressure, MemoryGroups, DiskFiles, Shell];
-    cachestat::the_count_is_that_of_the_pages_which_are_named_resident needs [CacheStat, DiskFiles];
-    cachestat::what_a_group_has_no_room_for_was_evicted needs [Root, CacheStat, MemoryGroups, DiskFiles, Shell];
-    page_cache::clean_pages_go_all_at_once needs [DiskFiles];
-    page_cache::a_range_loses_its_folios_and_nothing_outside_of_it_goes needs [Root, PageFrames, DiskFiles];
-    page_cache::pages_that_a_program_maps_stay needs [DiskFiles];
-    page_cache::written_pages_are_never_lost needs [DiskFiles];
-    page_cache::of_somebody_elses_file_nothing_is_said needs [Root, DiskFiles];
-    pinned_file::pinned_pages_stay_in_a_stream_and_go_when_they_are_let_go needs [Root, PageFrames, MemoryGroups, DiskFiles, Shell];
-    pinned_file::a_pinned_part_stays_and_the_rest_goes needs [Root, PageFrames, MemoryGroups, DiskFiles, Shell];
-    pinned_file::pinning_brings_in_nothing needs [Root, PageFrames, DiskFiles];
-    pinned_file::a_file_that_is_cut_off_loses_its_pages_and_kills_nobody needs [Root, PageFrames, DiskFiles];
-    shared_segments::a_locked_segment_is_listed_so_and_its_pages_are_put_aside needs [Root, PageFrames, SharedSegments, Compaction];
-    silent_server::a_process_whose_program_is_on_a_silent_server_is_served_and_its_file_is_passed_over needs [Root, Fuse, MasuCommand, PageTableWalk, PageFrames, RemoteCollapse, HugePageModes];
-    silent_server::so_is_one_whose_server_is_for_its_user_alone needs [Root, Fuse, MasuCommand, PageTableWalk, PageFrames, RemoteCollapse, HugePageModes];
-    silent_server::a_process_whose_mmap_lock_does_not_come_is_passed_over needs [Root, Fuse, MasuCommand, PageTableWalk, PageFrames, RemoteCollapse, HugePageModes];
-    silent_server::a_process_whose_mmap_lock_is_taken_later_is_let_go_and_the_others_go_on needs [Root, Fuse, MasuCommand, PageTableWalk, RemoteCollapse, HugePageModes];
-    silent_server::a_client_of_the_tracker_whose_mmap_lock_does_not_come_keeps_nobody_out needs [Root, Fuse, MasuCommand, PageTableWalk, RemoteCollapse, HugePageModes];
-    silent_server::a_client_of_the_tracker_on_a_silent_server_keeps_nobody_waiting needs [Root, Fuse, MasuCommand, PageTableWalk, RemoteCollapse, HugePageModes];
-    walk::it_finds_exactly_the_pages_touched_after_a_clear needs [Root, PageTableWalk, HugePageModes];
-    walk::it_finds_every_nth_page_of_a_window_whose_pages_are_not_all_there needs [Root, PageTableWalk, HugePageModes];
-    walk::a_page_counts_in_every_look_from_the_one_that_saw_it_first needs [Root, PageTableWalk, HugePageModes];
-    walk::a_huge_window_has_one_bit_for_all_its_pages needs [Root, PageTableWalk, RemoteCollapse, HugePageModes];
-    walk::pages_without_any_right_are_still_there needs [Root, PageTableWalk, HugePageModes];
-    walk::memory_above_128_tib_is_found needs [Root, PageTableWalk, FiveLevels, HugePageModes];
-    walk::windows_behind_holes_of_a_gib_and_of_512_gib_are_found needs [Root, PageTableWalk, HugePageModes];
-    walk::more_windows_than_one_reading_holds_are_all_found needs [Root, PageTableWalk, HugePageModes];
-    walk::the_walk_and_the_facts_agree_on_the_levels_of_the_page_tables needs [Root, PageTableWalk];
-    walk::calibrating_twice_gives_the_same_answer needs [Root, PageTableWalk, HugePageModes];
-    walk_changes::a_window_that_was_promoted_or_split_between_two_looks_starts_anew needs [Root, PageTableWalk, RemoteCollapse, RemoteAdvice, HugePageModes];
-    walk_changes::windows_come_and_go_with_their_mappings needs [Root, PageTableWalk, HugePageModes];
-    walk_changes::mapping_moving_and_unmapping_during_looks_does_no_harm needs [Root, PageTableWalk, HugePageModes];
-    walk_changes::after_exec_the_map_is_void needs [Root, PageTableWalk, HugePageModes];
-    walk_changes::a_program_that_ended_is_gone_and_so_is_one_without_memory needs [Root, PageTableWalk];
-    residency::each_kind_of_page_is_counted_as_what_it_is needs [Root, PageFrames, HugePageModes];
-    residency::pages_that_a_fork_shares_are_shared_until_it_ends_or_writes needs [Root, PageFrames, HugePageModes];
-    residency::a_huge_page_is_told_from_512_small_ones needs [Root, PageFrames, RemoteCollapse, RemoteAdvice, HugePageModes];
-    residency::the_huge_zero_page_is_nobodys_memory needs [Root, PageFrames, HugePageModes];
-    residency::guard_pages_are_counted_where_the_kernel_tells needs [Root, PageFrames, GuardPages, HugePageModes];
-    residency::swapped_pages_are_counted needs [Root, PageFrames, Swap, RemoteAdvice, HugePageModes];
-    residency::a_program_that_ended_is_gone needs [Root, PageFrames];
-    act::a_dense_window_is_promoted_for_nothing needs [Root, RemoteCollapse, HugePageModes];
-    act::a_sparse_window_is_promoted_only_within_the_budget needs [Root, RemoteCollapse, HugePageModes];
-    act::demotion_returns_the_pages_that_hold_only_zeros needs [Root, RemoteCollapse, RemoteAdvice, HugePageModes];
-    act::probing_clears_the_accessed_bit_and_the_next_touch_sets_it needs [Root, PageTableWalk, RemoteCollapse, RemoteAdvice, HugePageModes];
-    act::a_program_that_ends_half_way_is_gone needs [Root, RemoteCollapse, HugePageModes];
-    act::a_program_that_execs_half_way_has_nothing_there_any_more needs [Root, RemoteCollapse, HugePageModes];
-    act::a_window_that_was_huge_already_is_left_as_it_is needs [Root, RemoteCollapse, HugePageModes];
-    act_exec::a_collapse_that_hits_the_next_program_leaves_no_huge_page_there needs [Root, RemoteCollapse, RemoteAdvice, HugePageModes];
-    act_hard::a_partly_unmapped_window_is_refused_and_unharmed needs [Root, RemoteCollapse, PageTableWalk, HugePageModes];
-    act_hard::a_window_with_mixed_protections_is_refused_and_unharmed needs [Root, RemoteCollapse, PageTableWalk, HugePageModes];
-    act_hard::a_locked_window_is_promoted_and_its_demotion_refused_without_harm needs [Root, RemoteCollapse, RemoteAdvice, HugePageModes];
-    act_hard::reserved_huge_pages_are_left_alone needs [Root, ReservedHuge, RemoteCollapse, PageTableWalk, HugePageModes];
-    act_hard::guard_pages_go_on_guarding needs [Root, GuardPages, RemoteCollapse, HugePageModes];
-    act_hard::a_window_for_which_the_program_wants_no_huge_page_is_forbidden needs [Root, RemoteCollapse, HugePageModes];
-    act_hard::a_program_that_forbids_huge_pages_gets_none needs [Root, RemoteCollapse, HugePageModes];
-    act_hard::a_group_without_room_gets_no_huge_page needs [Root, MemoryGroups, RemoteCollapse, HugePageModes];
-    act_shared::what_a_forked_child_shares_is_promoted_only_after_it_ended needs [Root, RemoteCollapse, HugePageModes];
-    act_shared::what_the_kernel_merged_is_promoted_only_after_it_was_parted needs [Root, Ksm, RemoteCollapse, HugePageModes];
-    act_shared::what_is_in_swap_stays_there_until_the_program_wants_it needs [Root, Swap, RemoteCollapse, RemoteAdvice, HugePageModes];
-    attach::hot_dense_windows_become_huge_and_cold_and_sparse_ones_do_not needs [Root, PageTableWalk, RemoteCollapse, HugePageModes];
-    attach::idle_huge_windows_are_given_back needs [Root, PageTableWalk, RemoteCollapse, RemoteAdvice, HugePageModes];
-    attach::undo_splits_what_this_run_promoted needs [Root, PageTableWalk, RemoteCollapse, RemoteAdvice, HugePageModes];
-    attach::two_programs_share_one_masu needs [Root, PageTableWalk, RemoteCollapse, HugePageModes];
-    attach::a_dry_run_plans_the_same_and_changes_nothing needs [Root, PageTableWalk, RemoteCollapse, HugePageModes];
-    attach::shared_memory_and_files_are_left_alone_however_hot needs [Root, PageTableWalk, RemoteCollapse, HugePageModes];
-    attach_changes::a_program_that_execs_starts_anew needs [Root, PageTableWalk, RemoteCollapse, HugePageModes];
-    attach_changes::a_program_that_exits_ends_the_run_and_is_reported needs [Root, PageTableWalk, RemoteCollapse, HugePageModes];
-    attach_changes::of_two_programs_the_one_that_stays_is_served needs [Root, PageTableWalk, RemoteCollapse, HugePageModes];
-    attach_changes::windows_that_a_fork_shares_wait_until_it_ended needs [Root, PageTableWalk, RemoteCollapse, HugePageModes];
-    attach_changes::a_refusal_that_lasts_is_reported_and_not_repeated needs [Root, PageTableWalk, RemoteCollapse, HugePageModes];
-    attach_changes::memory_that_changes_all_the_time_is_never_damaged needs [Root, PageTableWalk, RemoteCollapse, RemoteAdvice, HugePageModes];
-    trim::thin_windows_shrink_to_what_was_touched_and_keep_their_content needs [Root, PageFrames, RemoteAdvice, RemoteCollapse, HugePageModes];
-    trim::dense_windows_are_left_as_they_are needs [Root, PageFrames, RemoteAdvice, RemoteCollapse, HugePageModes];
-    trim::a_window_is_not_split_while_it_is_being_filled needs [Root, PageFrames, RemoteAdvice, RemoteCollapse, HugePageModes];
-    trim::a_single_byte_anywhere_makes_a_page_not_zero needs [Root, PageFrames, RemoteAdvice, RemoteCollapse, HugePageModes];
-    trim::looking_brings_nothing_into_memory needs [Root, PageFrames, RemoteAdvice, RemoteCollapse, HugePageModes];
-    trim::windows_that_a_fork_shares_and_locked_ones_are_left_alone needs [Root, PageFrames, RemoteAdvice, RemoteCollapse, HugePageModes];
-    trim::a_window_that_fills_up_after_it_was_split_is_promoted_again needs [Root, PageFrames, RemoteAdvice, RemoteCollapse, HugePageModes];
-    trim::a_program_that_execs_is_trimmed_anew_and_one_that_ends_is_gone needs [Root, PageFrames, RemoteAdvice, RemoteCollapse, HugePageModes];
-    trim::what_a_look_and_a_count_cost needs [Root, PageFrames, RemoteAdvice, RemoteCollapse, HugePageModes];
-    damon::it_sees_the_hot_part_and_not_the_cold_one needs [Root, DamonVaddr, HugePageModes];
-    damon::attach_on_this_backend_promotes_the_hot_windows needs [Root, DamonVaddr, RemoteCollapse, HugePageModes];
-    count::each_window_counts_as_what_became_of_it needs [Root, PageFrames, RemoteCollapse, RemoteAdvice, HugePageModes];
-    count::a_collapsed_window_is_reserved_and_allocated needs [Root, PageFrames, RemoteCollapse, HugePageModes];
-    count::a_window_that_was_torn_is_downgraded needs [Root, PageFrames, HugePageModes, PagemapScan];
-    count::a_process_that_forbids_huge_pages_has_none_reserved needs [Root, PageFrames, HugePageModes];
-    count::on_a_host_that_gives_to_all_everything_is_reserved needs [Root, PageFrames, HugePageModes];
-    count::smaller_sizes_are_counted_by_size needs [Root, PageFrames, SmallHugePages, HugePageModes];
-    injection::a_sleeping_process_sleeps_on needs [Root];
-    injection::a_call_that_is_never_restarted_is_made_again needs [Root];
-    injection::a_process_that_waits_for_input_gets_it needs [Root];
-    injection::a_computation_comes_out_the_same needs [Root, RealProcessor];
-    injection::no_signal_is_lost needs [Root, RealProcessor];
-    injection::a_stopped_process_stays_stopped needs [Root, RealProcessor];
-    injection::a_process_that_ends_meanwhile_is_gone needs [Root];
-    injection::a_process_that_execs_goes_on_and_it_is_said needs [Root, RealProcessor];
-    injection::code_that_changes_under_a_call_gains_nothing needs [Root, RealProcessor];
-    injection::a_process_that_does_not_stop_is_given_up needs [Root];
-    injection::a_frozen_process_is_refused needs [Root];
-    command::attach_promotes_and_reports_in_the_promised_words needs [Root, MasuCommand, PageTableWalk, RemoteCollapse, HugePageModes];
-    command::undo_leaves_no_huge_window needs [Root, MasuCommand, PageTableWalk, RemoteCollapse, RemoteAdvice, HugePageModes];
-    command::a_dry_run_touches_nothing needs [Root, MasuCommand, PageTableWalk, RemoteCollapse, HugePageModes];
-    command::pages_reports_in_the_promised_words needs [Root, MasuCommand, PageTableWalk, HugePageModes];
-    command::ctrl_c_and_sigterm_end_with_the_report needs [Root, MasuCommand, PageTableWalk];
-    command::a_broken_pipe_is_a_normal_end needs [Root, MasuCommand, PageTableWalk];
-    command::a_program_that_ends_half_way_is_reported_with_status_1 needs [Root, MasuCommand, PageTableWalk];
-    command_refusals::a_process_that_does_not_exist needs [MasuCommand];
-    command_refusals::a_thread_of_the_kernel needs [MasuCommand, KernelThreads];
-    command_refusals::a_thread_of_a_program needs [MasuCommand];
-    command_refusals::a_program_that_has_ended_but_was_not_waited_for needs [MasuCommand];
-    command_refusals::somebody_elses_program_and_no_privilege needs [Root, MasuCommand];
-    command_refusals::a_32_bit_program needs [Root, MasuCommand, Programs32];
-    command_refusals::a_program_that_forbids_huge_pages needs [Root, MasuCommand];
-    command_refusals::a_program_that_another_masu_is_attached_to needs [Root, MasuCommand, PageTableWalk];
-    command_refusals::fractions_out_of_range needs [MasuCommand];
-    command_refusals::the_name_alone_shows_the_help needs [MasuCommand];
-    command_refusals::one_bad_process_of_two_is_done_in_part needs [Root, MasuCommand, PageTableWalk];
-    command_stat::stat_of_a_process_says_what_became_of_its_windows needs [Root, MasuCommand, PageFrames, HugePageModes];
-    command_stat::stat_of_the_host_names_its_counters_its_free_blocks_and_the_processes needs [Root, MasuCommand, PageFrames, HugePageModes];
-    command_stat::watching_ends_with_the_process needs [Root, MasuCommand, PageFrames, HugePageModes];
-    command_stat::without_privileges_the_reason_is_not_known needs [Root, MasuCommand, PagemapScan, HugePageModes];
-    command_stat::set_switches_huge_pages_off_and_on needs [Root, MasuCommand, PageFrames, RemoteAdvice, HugePageModes];
-    command_stat::set_leaves_traced_and_filtered_programs_alone needs [Root, MasuCommand];
-    command_stat::set_names_the_word_that_it_does_not_understand needs [Root, MasuCommand];
-    command_redis::redis_gets_huge_pages_within_the_budget_and_keeps_its_data needs [Root, MasuCommand, RedisServer, PageTableWalk, RemoteCollapse, HugePageModes];
-    track::what_is_null_or_out_of_bounds_is_refused needs [MasuCommand];
-    track::without_a_tracker_nothing_is_done needs [MasuCommand];
-    track::an_arena_hands_out_what_it_was_made_for needs [MasuCommand, HugePageModes, Root];
-    track::an_arena_takes_pages_from_the_pool_first needs [Root, MasuCommand, HugePageModes, ReservedHuge];
-    track::enabling_twice_and_disabling_without_enabling_is_told needs [Root, MasuCommand, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice];
-    track::the_list_names_the_pages_that_are_touched_and_no_others needs [Root, MasuCommand, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice];
-    track::the_program_decides_window_by_window needs [Root, MasuCommand, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice];
-    track::a_callback_that_calls_back_and_takes_a_second_does_no_harm needs [Root, RealProcessor, MasuCommand, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice];
-    track::a_forked_child_has_nothing_of_its_parents_context needs [Root, RealProcessor, MasuCommand, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice];
-    track::a_handler_takes_no_lock_that_a_thread_may_hold needs [Root, RealProcessor, MasuCommand, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice];
-    track::the_four_functions_of_the_paper_do_what_it_says needs [Root, MasuCommand, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice];
-    track::a_thread_that_does_not_block_the_signal_wakes_the_one_that_waits needs [Root, MasuCommand, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice];
-    track::a_program_that_becomes_another_one_is_forgotten_and_lives needs [Root, MasuCommand, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice];
-    track::another_process_is_roots_to_register needs [Root, MasuCommand, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice];
-    track::a_limit_holds_for_arenas_and_for_promotion needs [Root, RealProcessor, MasuCommand, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice];
-    track::at_a_limit_the_program_that_saves_more_has_the_huge_pages needs [Root, MasuCommand, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice];
-    track::a_program_outlives_its_tracker needs [Root, MasuCommand, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice];
-    track_clients::garbage_closes_its_own_connection_only needs [Root, MasuCommand, Shell, PageTableWalk, RemoteCollapse];
-    track_clients::what_cannot_be_served_is_refused_with_the_reason needs [Root, MasuCommand, Shell, PageTableWalk, RemoteCollapse];
-    track_clients::a_thousand_clients_are_served needs [Root, MasuCommand, Shell, PageTableWalk, RemoteCollapse];
-    track_clients::a_client_that_reads_no_answers_is_cut_off needs [Root, MasuCommand, Shell, PageTableWalk, RemoteCollapse];
-    track_clients::a_tracker_that_cannot_listen_says_why needs [Root, MasuCommand, Shell, PageTableWalk, RemoteCollapse];
-    track_strangers::another_process_is_watched_for_whom_the_kernel_lets_inspect_it needs [Root, MasuCommand, PageTableWalk, RemoteCollapse];
-    track_strangers::a_program_that_became_privileged_is_not_watched_for_who_started_it needs [Root, MasuCommand, PageTableWalk, RemoteCollapse];
-    track_strangers::a_crowd_makes_way_for_who_has_nothing needs [Root, MasuCommand, PageTableWalk, RemoteCollapse];
-    track_strangers::connecting_and_leaving_all_the_time_keeps_nobody_out needs [Root, MasuCommand, PageTableWalk, RemoteCollapse];
-    runtime_directory::both_directories_have_their_modes_whoever_comes_first needs [Root, MasuCommand, PageTableWalk, RemoteCollapse];
-    runtime_directory::a_directory_of_somebody_else_and_a_link_are_refused_with_the_reason needs [Root, MasuCommand, PageTableWalk, RemoteCollapse];
-    runtime_directory::settings_are_not_turned_where_run_is_not_the_hosts needs [Root, MasuCommand];
-    runtime_directory::nobody_keeps_root_away_from_a_process needs [Root, MasuCommand, PageTableWalk, RemoteCollapse];
-    track_lies::a_list_comes_with_one_descriptor needs [MasuCommand];
-    track_lies::a_list_that_cannot_be_trusted_ends_the_conversation needs [MasuCommand];
-    track_lies::a_window_whose_pages_are_not_in_the_list_is_left_out needs [MasuCommand];
-    track_lies::an_answer_without_a_meaning_is_as_good_as_no_tracker needs [MasuCommand];
-    track_lies::a_tracker_that_does_not_answer_is_given_up needs [RealProcessor, MasuCommand];
-    memcached::items_move_while_clients_check_them needs [MasuCommand, CCompiler, Make, Python, HugePageModes, MemcachedSource];
-    memcached::hot_items_move_together_onto_huge_pages needs [Root, MasuCommand, CCompiler, Make, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice, MemcachedSource];
-    memcached::windows_whose_items_are_all_asked_for_become_huge needs [Root, MasuCommand, CCompiler, Make, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice, MemcachedSource];
-    memcached::what_finds_no_room_in_the_arena_becomes_huge_where_it_lies needs [Root, MasuCommand, CCompiler, Make, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice, MemcachedSource];
-    llc_shared::merged_frames_are_found_with_all_who_have_them needs [Root, PageFrames, Ksm, MasuCommand];
-    llc_shared::looking_parts_nothing needs [Root, PageFrames, Ksm, MasuCommand];
-    llc_shared::process_vm_readv_parts_what_it_reads needs [Root, PageFrames, Ksm, MasuCommand, RealProcessor];
-    llc_shared::look_after_look_finds_what_a_first_look_and_the_tables_find needs [Root, PageFrames, Ksm];
-    llc_shared::frames_shared_across_groups_and_users_are_counted_and_warned_of needs [Root, PageFrames, Ksm, MemoryGroups, MasuCommand];
-    llc_shared::watching_goes_through_forks_and_execs_and_ends_with_the_process needs [Root, PageFrames, Ksm, MasuCommand];
-    llc_shared::what_cannot_be_looked_at_and_what_is_not_there_is_said needs [Root, PageFrames, Ksm, MasuCommand];
-    llc_refill::our_copies_take_no_memory_and_flushing_and_touching_them_parts_nothing needs [Root, PageFrames, Ksm];
-    llc_refill::without_ksm_a_copy_stays_a_copy needs [Root, PageFrames, Ksm];
-    llc_refill::lines_that_were_flushed_and_touched_are_near_for_a_program_on_another_processor needs [Root, PageFrames, Ksm, RealProcessor, SharedCache];
-    llc_run::a_dry_run_prints_each_write_and_changes_nothing needs [Root, PageFrames, Ksm, Fuse, ResctrlEmulator, MasuCommand];
-    llc_run::a_run_divides_fills_and_puts_everything_back needs [Root, PageFrames, Ksm, Fuse, ResctrlEmulator, MasuCommand];
-    llc_run::it_ends_by_each_signal_and_by_time_and_all_is_as_it_was needs [Root, Fuse, ResctrlEmulator, MasuCommand, RealProcessor];
-    llc_run::a_reader_who_stands_still_is_not_waited_for needs [Root, Fuse, ResctrlEmulator, MasuCommand, RealProcessor];
-    llc_run::what_a_killed_run_leaves_is_undone_and_what_is_others_stays needs [Root, Fuse, ResctrlEmulator, MasuCommand, RealProcessor];
-    llc_run::programs_that_join_and_end_are_planned_for needs [Root, MemoryGroups, Fuse, ResctrlEmulator, MasuCommand, RealProcessor];
-    llc_run::a_program_that_ends_at_any_moment_is_no_harm needs [Root, Fuse, ResctrlEmulator, MasuCommand, RealProcessor];
-    llc_run::without_partitions_shared_pages_are_kept_in_the_cache needs [Root, PageFrames, Ksm, MasuCommand];
-    llc_run_machines::each_machine_is_divided_as_decided_and_put_back needs [Root, PageFrames, Ksm, Fuse, ResctrlEmulator, MasuCommand, RealProcessor];
-    llc_run_machines::an_other_cache_has_masks_and_no_thread needs [Root, PageFrames, Ksm, Fuse, ResctrlEmulator, MasuCommand, RealProcessor];
-    llc_run_machines::bandwidth_is_left_alone needs [Root, Fuse, ResctrlEmulator, MasuCommand, RealProcessor];
-    llc_run_refusals::no_file_system_to_use needs [Root, MasuCommand];
-    llc_run_refusals::no_room_in_the_file_system needs [Root, Fuse, ResctrlEmulator, MasuCommand, RealProcessor];
-    llc_run_refusals::a_configuration_that_cannot_be_meant needs [Root, Fuse, ResctrlEmulator, MasuCommand, RealProcessor];
-    llc_run_refusals::programs_that_are_not_there needs [Root, Fuse, ResctrlEmulator, MasuCommand, RealProcessor];
-    llc_run_refusals::a_file_system_that_goes_away_ends_it needs [Root, Fuse, ResctrlEmulator, MasuCommand, RealProcessor];
-    llc_run_refusals::one_at_a_time_and_only_root needs [Root, Fuse, ResctrlEmulator, MasuCommand, RealProcessor];
-    llc_run_refusals::without_ksm_and_without_partitions_there_is_nothing_to_do needs [Root, Ksm, MasuCommand];
-    llc_run_refusals::the_facts_tell_of_caches_and_their_division needs [Root, MasuCommand];
-    hostile_names::no_name_of_a_process_or_a_file_reaches_the_terminal_as_it_is needs [Root, MasuCommand, PageFrames, PageTableWalk, RemoteCollapse, RemoteAdvice, HugePageModes];
-    hostile_names::no_name_of_a_client_reaches_the_terminal_as_it_is needs [Root, MasuCommand, PageTableWalk, RemoteCollapse, RemoteAdvice];
-    hostile_names::no_name_of_a_group_or_a_pinned_file_reaches_the_terminal_as_it_is needs [Root, MasuCommand, PageFrames, MemoryGroups, DiskFiles];
-    hostile_names::no_name_of_a_sharer_reaches_the_terminal_as_it_is needs [Root, MasuCommand, PageFrames, Ksm, MemoryGroups, Fuse, ResctrlEmulator, HugePageModes];
-    census::the_exact_census_agrees_with_the_kernels_own_sums needs [Root, PageFrames, MasuCommand];
-    census::a_sample_is_as_near_as_it_says needs [Root, PageFrames, MasuCommand];
-    census::the_memory_of_processes_is_told_apart_and_what_they_share_counts_once needs [Root, PageFrames, MasuCommand];
-    census::a_group_is_charged_with_the_files_that_it_reads needs [Root, PageFrames, MemoryGroups, Shell, MasuCommand];
-    census::what_comes_back_can_be_counted_where_the_walk_can_look needs [Root, PageFrames, PageTableWalk, MasuCommand];
-    census::what_comes_back_is_counted_by_class needs [Root, PageFrames, PageTableWalk, MemoryGroups, DiskFiles, Shell, MasuCommand];
-    census::watching_a_census_ends_with_the_process needs [Root, PageFrames, MasuCommand];
-    census::a_process_is_watched_through_each_program_that_it_becomes_until_it_is_a_zombie needs [Root, PageFrames, Shell, MasuCommand];
-    census::what_is_mapped_of_the_huge_page_pool_is_of_no_class needs [Root, PageFrames, ReservedHuge, MasuCommand];
-    census::one_look_leaves_ctrl_c_as_it_is needs [Root, PageFrames, MasuCommand];
-    census::what_a_census_cannot_look_at_is_named needs [Root, PageFrames, MasuCommand];
-    aging::what_is_mapped_stays_while_a_stream_goes_by needs [Root, PageFrames, MemoryGroups, DiskFiles, Shell, MasuCommand];
-    aging::pins_go_before_a_group_runs_out_of_memory needs [Root, PageFrames, MemoryGroups, DiskFiles, Shell, MasuCommand];
-    aging::a_full_group_does_not_hold_up_the_others needs [Root, PageFrames, MemoryGroups, DiskFiles, Shell, MasuCommand];
-    aging::pins_go_before_masu_is_stopped needs [Root, PageFrames, MemoryGroups, DiskFiles, Shell, MasuCommand];
-    aging::masu_is_not_stopped_where_nobody_could_continue_it needs [Root, PageFrames, MemoryGroups, DiskFiles, Shell, MasuCommand];
-    aging::pins_go_though_nobody_takes_its_lines needs [Root, PageFrames, MemoryGroups, DiskFiles, Shell, MasuCommand];
-    aging::no_more_is_pinned_than_the_budget_has needs [Root, PageFrames, MemoryGroups, DiskFiles, Shell, MasuCommand];
-    aging::a_file_that_was_replaced_is_let_go needs [Root, PageFrames, MemoryGroups, DiskFiles, Shell, MasuCommand];
-    aging::aging_ends_with_its_processes needs [Root, PageFrames, MasuCommand];
-    aging::shared_memory_is_pinned_and_let_go needs [Root, PageFrames, MasuCommand];
-    aging::shared_memory_that_is_to_stay_is_not_swapped needs [Root, PageFrames, MemoryGroups, Swap, MasuCommand];
-    aging::the_weight_of_swapping_is_put_back needs [Root, Swap, MasuCommand];
-    aging::a_group_made_meanwhile_has_its_weight_in_the_end needs [Root, Swap, MemoryGroups, MasuCommand];
-    strangers::who_takes_all_that_masu_can_hold_takes_nothing_from_others needs [Root, PageFrames, MemoryGroups, Shell, MasuCommand];
-    strangers::an_impostor_by_name_does_not_enter_a_group needs [Root, Fuse, Shell, ResctrlEmulator, MasuCommand, RealProcessor];
-    strangers::a_program_that_anybody_could_be_is_refused needs [Root, Fuse, ResctrlEmulator, MasuCommand, RealProcessor];
-    aging::what_cannot_be_aged_is_named needs [Root, PageFrames, PageTableWalk, MasuCommand];
-    aging_streams::what_comes_into_the_page_cache_is_told_once needs [Root, PageTableWalk, Swap];
-    aging_streams::a_reader_that_changes_processors_is_told_in_order needs [Root, PageTableWalk, Swap];
-    aging_streams::what_was_in_the_page_cache_is_there_afterwards_and_nothing_more needs [Root, PageTableWalk, DiskFiles, Shell, MasuCommand];
-    aging_streams::what_a_stream_writes_is_on_the_disk_and_not_in_the_page_cache needs [Root, PageTableWalk, DiskFiles, Shell, MasuCommand];
-    aging_streams::a_groups_streams_go_and_those_of_others_stay needs [Root, PageTableWalk, MemoryGroups, DiskFiles, Shell, MasuCommand];
-    aging_streams::a_group_that_is_made_again_is_followed needs [Root, PageTableWalk, MemoryGroups, DiskFiles, Shell, MasuCommand];
-    aging_streams::a_stream_is_told_from_one_that_looks_things_up needs [Root, PageTableWalk, DiskFiles, Shell, MasuCommand];
-    aging_streams::a_static_program_is_followed_and_ends_as_it_would needs [Root, PageTableWalk, DiskFiles, Shell, CCompiler, MasuCommand];
-    aging_simulate::what_is_idle_beside_a_stream_goes_live_and_simulated needs [Root, MemoryGroups, Shell];
-    aging_simulate::working_sets_find_as_much_of_themselves_as_simulated needs [Root, MemoryGroups, Shell];
-    aging_simulate::what_is_mapped_is_found_as_often_as_simulated needs [Root, MemoryGroups, Shell];
-    run::every_kind_of_private_memory_is_huge_from_the_first_touch needs [Root, MasuCommand, PreloadLibrary, HugePageModes];
-    run::without_the_library_nothing_is_huge needs [Root, MasuCommand, PreloadLibrary, HugePageModes];
-    run::what_malloc_gives_is_huge needs [Root, MasuCommand, PreloadLibrary, HugePageModes];
-    run::with_no_align_mappings_lie_where_the_kernel_puts_them needs [Root, MasuCommand, PreloadLibrary, HugePageModes];
-    run::stacks_are_huge_when_asked_for needs [Root, MasuCommand, PreloadLibrary, HugePageModes];
-    run::text_is_huge_when_asked_for needs [Root, MasuCommand, PreloadLibrary, HugePageModes, CCompiler];
-    run::smaller_sizes_serve_what_is_too_small_for_a_window needs [Root, MasuCommand, PreloadLibrary, HugePageModes];
-    run::half_of_a_window_can_go_and_the_rest_stays needs [Root, MasuCommand, PreloadLibrary, HugePageModes, PageFrames];
-    run::what_is_touched_thinly_comes_back_within_seconds needs [Root, MasuCommand, PreloadLibrary, HugePageModes, PageFrames, RemoteAdvice, RemoteCollapse];
-    run::memory_that_many_threads_change_is_never_damaged needs [Root, MasuCommand, PreloadLibrary, HugePageModes];
-    run_behaviour::it_ends_as_the_program_ends needs [Root, MasuCommand, PreloadLibrary, HugePageModes];
-    run_behaviour::what_cannot_be_started_has_a_status_of_its_own needs [Root, MasuCommand, PreloadLibrary, HugePageModes];
-    run_behaviour::its_input_and_its_output_are_its_own needs [Root, MasuCommand, PreloadLibrary, HugePageModes];
-    run_behaviour::its_surroundings_are_as_without_masu needs [Root, MasuCommand, PreloadLibrary, HugePageModes];
-    run_behaviour::each_signal_reaches_it_exactly_once needs [Root, MasuCommand, PreloadLibrary, HugePageModes];
-    run_behaviour::signals_that_are_ignored_at_the_start_stay_ignored needs [Root, MasuCommand, PreloadLibrary, HugePageModes];
-    run_behaviour::stopping_and_continuing_the_group_works needs [Root, MasuCommand, PreloadLibrary, HugePageModes];
-    run_behaviour::when_masu_is_killed_the_program_lives_on needs [Root, MasuCommand, PreloadLibrary, HugePageModes];
-    run_behaviour::on_a_terminal_there_is_a_report_and_the_program_has_the_terminal needs [Root, MasuCommand, PreloadLibrary, HugePageModes, Script];
-    run_behaviour::the_report_goes_where_it_is_wanted needs [Root, MasuCommand, PreloadLibrary, HugePageModes];
-    run_behaviour::programs_end_in_all_ways_that_there_are needs [Root, MasuCommand, PreloadLibrary, HugePageModes];
-    run_behaviour::a_program_in_a_chroot_goes_on needs [Root, MasuCommand, PreloadLibrary, HugePageModes];
-    run_behaviour::children_are_served_unless_that_is_not_wanted needs [Root, MasuCommand, PreloadLibrary, HugePageModes];
-    run_behaviour::more_children_than_seats_all_run needs [Root, MasuCommand, PreloadLibrary, HugePageModes];
-    run_behaviour::a_pid_namespace_of_its_own_is_no_confusion needs [Root, MasuCommand, PreloadLibrary, HugePageModes];
-    run_dangers::a_refused_growth_takes_nothing_of_other_threads needs [Root, MasuCommand, PreloadLibrary, HugePageModes];
-    run_dangers::memory_that_began_small_is_huge_once_it_is_large needs [Root, MasuCommand, PreloadLibrary, HugePageModes];
-    run_dangers::threads_that_free_their_own_handle_are_no_trouble needs [Root, MasuCommand, PreloadLibrary, HugePageModes];
-    run_dangers::a_program_that_shuts_itself_in_is_left_alone needs [Root, MasuCommand, PreloadLibrary, HugePageModes];
-    run_dangers::a_long_list_of_arguments_does_not_harm_the_stack needs [Root, MasuCommand, PreloadLibrary, HugePageModes];
-    run_dangers::a_script_without_a_first_line_is_run_by_the_shell needs [Root, MasuCommand, PreloadLibrary, HugePageModes];
-    run_dangers::off_is_off_within_another_run needs [Root, MasuCommand, PreloadLibrary, HugePageModes];
-    run_dangers::alignment_is_switched_in_a_running_program needs [Root, MasuCommand, PreloadLibrary, HugePageModes];
-    run_hard::a_preloaded_library_that_is_not_there_is_remarked needs [Root, MasuCommand, PreloadLibrary, HugePageModes];
-    run_hard::another_library_that_interposes_mmap_does_no_harm needs [Root, MasuCommand, PreloadLibrary, HugePageModes, CCompiler];
-    run_hard::a_static_program_is_served_from_outside needs [Root, MasuCommand, PreloadLibrary, HugePageModes, CCompiler, PageTableWalk, RemoteCollapse];
-    run_hard::a_sanitized_program_is_served_from_outside needs [Root, MasuCommand, PreloadLibrary, HugePageModes, CCompiler, PageTableWalk, RemoteCollapse];
-    run_hard::a_program_with_another_c_library_is_served_from_outside needs [Root, MasuCommand, PreloadLibrary, HugePageModes, Musl, PageTableWalk, RemoteCollapse];
-    run_hard::a_set_uid_program_is_refused needs [Root, MasuCommand, PreloadLibrary, HugePageModes];
-    run_hard::where_huge_pages_are_off_it_is_served_from_outside needs [Root, MasuCommand, PreloadLibrary, HugePageModes, PageTableWalk, RemoteCollapse];
-    run_hard::tight_limits_make_no_difference needs [Root, MasuCommand, PreloadLibrary, HugePageModes];
-    run_hard::a_group_with_a_limit_is_kept needs [Root, MasuCommand, PreloadLibrary, HugePageModes, MemoryGroups];
-    run_hard::garbage_in_the_environment_does_no_harm needs [Root, MasuCommand, PreloadLibrary, HugePageModes];
-    run_hard::children_that_the_c_library_does_not_hear_of_do_no_harm needs [Root, MasuCommand, PreloadLibrary, HugePageModes, CCompiler];
-    run_hard::data_that_is_run_can_still_be_run needs [Root, MasuCommand, PreloadLibrary, HugePageModes, CCompiler];
-    run_hard::without_privileges_it_is_served_and_the_report_says_what_is_missing needs [Root, MasuCommand, PreloadLibrary, HugePageModes];
-    run_programs::other_allocators_get_huge_pages needs [Root, MasuCommand, PreloadLibrary, HugePageModes, Allocators];
-    run_programs::stress_ng_finds_its_memory_as_it_left_it needs [Root, MasuCommand, PreloadLibrary, HugePageModes, StressNg];
-    run_programs::python_with_threads_and_children_says_the_same needs [Root, MasuCommand, PreloadLibrary, HugePageModes, Python];
-    run_local::a_program_that_checks_each_byte_finds_none_wrong needs [MasuCommand, PagerLibrary, UserFaults, CPrograms];
-    run_local::a_program_that_checks_each_byte_finds_a_wrong_one needs [MasuCommand, PagerLibrary, UserFaults, CCompiler];
-    run_local::local_memory_is_never_more_than_was_given needs [MasuCommand, PagerLibrary, UserFaults, CPrograms];
-    run_local::a_paged_program_ends_and_talks_as_without_masu needs [MasuCommand, PagerLibrary, UserFaults, Shell];
-    run_local::a_fork_works_while_all_fits_and_is_refused_and_reported_when_not needs [MasuCommand, PagerLibrary, UserFaults, CCompiler];
-    run_local::a_fork_brings_back_what_fits needs [MasuCommand, PagerLibrary, UserFaults, CCompiler];
-    run_local::copies_of_a_program_find_none_wrong needs [MasuCommand, PagerLibrary, UserFaults, CPrograms];
-    run_local::what_cannot_work_on_paged_memory_is_not_there_for_the_program needs [MasuCommand, PagerLibrary, UserFaults, CCompiler];
-    run_local::a_programs_own_bus_errors_reach_its_own_handler needs [MasuCommand, PagerLibrary, UserFaults, CCompiler];
-    run_local::facts_tells_that_programs_can_be_paged needs [MasuCommand, UserFaults];
-    run_local_children::hundreds_of_children_are_paged_with_few_open_files needs [MasuCommand, PagerLibrary, UserFaults, Shell];
-    run_local_children::masu_alone_may_have_more_open_files needs [MasuCommand, PagerLibrary, UserFaults, Shell];
-    run_local_children::without_terms_a_program_ends_unless_masu_is_gone needs [MasuCommand, PagerLibrary, Shell];
-    silent_masu::a_program_whose_masu_is_silent_ends_within_its_deadline needs [MasuCommand, PagerLibrary, UserFaults, Shell];
-    run_local_children::a_child_that_cannot_begin_does_not_end_the_run needs [MasuCommand, PagerLibrary, UserFaults, Shell];
-    run_local_children::a_first_program_that_cannot_begin_is_named needs [MasuCommand, PagerLibrary, UserFaults, Shell];
-    run_local_hard::memory_that_is_given_up_over_a_hole_reads_as_zeros needs [MasuCommand, PagerLibrary, UserFaults, CPrograms];
-    run_local_hard::a_call_that_handlers_interrupt_is_made_all_the_same needs [MasuCommand, PagerLibrary, UserFaults, CPrograms, RealProcessor];
-    run_local_hard::a_message_is_sent_whole_or_refused needs [MasuCommand, PagerLibrary, UserFaults, CPrograms, RealProcessor];
-    run_local_hard::a_copy_with_a_stack_of_its_own_runs_on_it needs [MasuCommand, PagerLibrary, UserFaults, CPrograms];
-    run_local_hard::lengths_beyond_all_memory_do_no_harm needs [MasuCommand, PagerLibrary, UserFaults, CPrograms, RealProcessor];
-    run_local_hard::what_lies_beside_moved_memory_stays_what_it_was needs [MasuCommand, PagerLibrary, UserFaults, CPrograms];
-    run_local_hard::small_memory_that_grows_is_paged_as_a_whole needs [MasuCommand, PagerLibrary, UserFaults, CPrograms];
-    run_local_hard::a_move_that_fails_leaves_nothing_behind needs [MasuCommand, PagerLibrary, UserFaults, CPrograms];
-    run_local_hard::memory_that_is_freed_in_part_reads_as_it_was_or_as_zeros needs [MasuCommand, PagerLibrary, UserFaults, CPrograms, RealProcessor];
-    run_local_hard::bus_errors_beside_paged_memory_are_the_programs_own needs [MasuCommand, PagerLibrary, UserFaults, CPrograms, RealProcessor];
-    run_local_hard::a_direct_read_into_many_pieces_is_whole needs [MasuCommand, PagerLibrary, UserFaults, CPrograms, RealProcessor];
-    run_local_hard::a_long_buffer_is_brought_as_far_as_it_is_filled needs [MasuCommand, PagerLibrary, UserFaults, CPrograms];
-    run_local_hard::a_call_that_is_made_in_parts_is_one_to_the_program needs [MasuCommand, PagerLibrary, UserFaults, CPrograms, RealProcessor];
-    run_local_hard::pages_of_zeros_are_kept_nowhere needs [MasuCommand, PagerLibrary, UserFaults, CPrograms, RealProcessor];
-    run_local_hard::pages_of_zeros_leave_before_others needs [MasuCommand, PagerLibrary, UserFaults, CPrograms, RealProcessor];
-    run_local_hard::pages_that_the_kernel_moves_about_are_not_lost needs [Root, Compaction, MasuCommand, PagerLibrary, UserFaults, CPrograms, RealProcessor];
-    run_local_hard::exec_takes_more_arguments_than_can_be_pinned needs [MasuCommand, PagerLibrary, UserFaults, CPrograms, Shell];
-    run_local_profile::a_second_run_begins_with_what_the_first_one_learned needs [MasuCommand, PagerLibrary, UserFaults, CCompiler];
-    run_local_profile::a_program_in_a_pid_namespace_is_known_as_itself needs [Root, MasuCommand, PagerLibrary, UserFaults, CCompiler];
-    run_local_profile::no_profile_is_kept_where_none_is_wanted needs [MasuCommand, PagerLibrary, UserFaults, CCompiler];
-    run_local_profile::who_has_no_privilege_is_paged_and_has_a_profile needs [Root, MasuCommand, PagerLibrary, UserFaults, CCompiler];
-    run_local_profile::a_broken_profile_is_ignored_and_replaced needs [Root, MasuCommand, PagerLibrary, UserFaults, CCompiler];
-    run_local_refusals::local_memory_that_cannot_be_given_is_refused needs [MasuCommand, PagerLibrary, Shell];
-    run_local_refusals::stores_that_cannot_be_used_are_refused_with_their_name needs [MasuCommand, PagerLibrary, Shell];
-    run_local_refusals::a_redis_that_does_not_let_masu_in_is_refused_with_the_way_out needs [MasuCommand, PagerLibrary, Shell, RedisServer];
-    run_local_refusals::programs_that_cannot_be_paged_are_refused_with_the_reason needs [Root, MasuCommand, PagerLibrary, CCompiler];
-    run_local_refusals::a_program_of_another_c_library_is_refused needs [MasuCommand, PagerLibrary, Musl];
-    run_local_refusals::a_program_that_is_not_there_has_its_usual_status needs [MasuCommand, PagerLibrary, Shell];
-    run_local_report::the_report_has_the_promised_words needs [MasuCommand, PagerLibrary, UserFaults, CCompiler];
-    run_local_report::sections_that_are_marked_get_units_of_their_own needs [MasuCommand, PagerLibrary, UserFaults, CCompiler];
-    run_local_report::what_faults_is_named_by_function_file_and_line needs [MasuCommand, PagerLibrary, UserFaults, CCompiler];
-    run_local_report::what_a_library_has_beyond_its_data_is_paged needs [MasuCommand, PagerLibrary, UserFaults, CCompiler];
-    run_local_stores::a_redis_keeps_the_pages_and_is_left_empty needs [MasuCommand, PagerLibrary, UserFaults, CCompiler, RedisServer];
-    run_local_stores::a_redis_is_read_ahead_and_written_behind needs [MasuCommand, PagerLibrary, UserFaults, CCompiler, RedisServer];
-    run_local_stores::pages_that_were_changed_in_the_file_are_found needs [MasuCommand, PagerLibrary, UserFaults, CCompiler];
-    run_local_stores::pages_that_are_gone_from_the_file_are_found needs [MasuCommand, PagerLibrary, UserFaults, CCompiler];
-    run_local_stores::pages_that_were_changed_in_redis_are_found needs [MasuCommand, PagerLibrary, UserFaults, CCompiler, RedisServer];
-    run_local_stores::pages_that_a_redis_forgot_are_found needs [MasuCommand, PagerLibrary, UserFaults, CCompiler, RedisServer];
-    run_local_stores::a_redis_that_is_silent_for_a_while_is_waited_for needs [MasuCommand, PagerLibrary, UserFaults, CCompiler, RedisServer];
-    run_local_stores::a_redis_that_stays_silent_ends_the_program_after_the_time_that_was_said needs [MasuCommand, PagerLibrary, UserFaults, CCompiler, RedisServer];
-    run_local_stores::a_store_that_is_full_ends_the_program_with_its_name needs [Root, MasuCommand, PagerLibrary, UserFaults, CCompiler];
-    run_local_stores::a_redis_that_is_full_ends_the_program_with_its_name needs [MasuCommand, PagerLibrary, UserFaults, CCompiler, RedisServer];
-    run_local_stores::with_a_file_the_program_outlives_masu needs [MasuCommand, PagerLibrary, UserFaults, CCompiler];
-    run_local_stores::with_redis_the_program_ends_when_masu_is_killed needs [MasuCommand, PagerLibrary, UserFaults, CCompiler, RedisServer];
-    run_local_stores::ctrl_c_ends_it_and_leaves_nothing_in_the_store needs [MasuCommand, PagerLibrary, UserFaults, CCompiler, RedisServer];
-    run_local_outages::a_cluster_whose_master_is_killed_is_waited_for needs [MasuCommand, PagerLibrary, UserFaults, CCompiler, RedisServer];
-    run_local_outages::a_cluster_that_sleeps_and_wakes_with_another_master_is_waited_for needs [MasuCommand, PagerLibrary, UserFaults, CCompiler, RedisServer];
-    run_local_outages::a_redis_that_was_killed_and_comes_back_with_its_data_is_waited_for needs [MasuCommand, PagerLibrary, UserFaults, CCompiler, RedisServer];
-    run_local_strangers::another_users_connections_keep_no_program_waiting needs [Root, MasuCommand, PagerLibrary, UserFaults, Shell];
-    run_local_strangers::a_program_that_became_another_user_is_paged needs [Root, MasuCommand, PagerLibrary, UserFaults, Python];
-    run_local_strangers::a_server_that_replays_or_swaps_pages_is_found_out needs [MasuCommand, PagerLibrary, UserFaults, CPrograms, RedisServer];
-    run_local_strangers::pages_in_a_file_are_sealed_where_one_says_so needs [MasuCommand, PagerLibrary, UserFaults, CPrograms];
-    run_local_strangers::a_stores_password_stays_with_masu needs [Root, MasuCommand, PagerLibrary, UserFaults, Shell, RedisServer];
-    run_local_programs::python_counts_the_same needs [MasuCommand, PagerLibrary, UserFaults, Python];
-    run_local_programs::sort_sorts_the_same needs [MasuCommand, PagerLibrary, UserFaults, Shell];
-    run_local_programs::sqlite_answers_the_same needs [MasuCommand, PagerLibrary, UserFaults, Sqlite];
-    run_local_programs::the_c_compiler_makes_the_same_file needs [MasuCommand, PagerLibrary, UserFaults, CCompiler];
-    run_local_programs::what_make_install_lays_down_is_enough needs [MasuCommand, PagerLibrary, PreloadLibrary, UserFaults, CCompiler, Make, ResctrlEmulator];
-    run_local_programs::a_redis_larger_than_local_memory_keeps_every_key needs [MasuCommand, PagerLibrary, UserFaults, RedisServer];
-    run_library::it_needs_little_and_shows_only_its_hooks needs [PreloadLibrary];
-    resctrl::files_have_the_kernels_rights_and_no_size needs [Root, Fuse, ResctrlEmulator];
-    resctrl::what_is_only_read_is_not_opened_for_writing needs [Root, Fuse, ResctrlEmulator];
-    resctrl::files_come_and_go_with_their_group_alone needs [Root, Fuse, ResctrlEmulator];
-    resctrl::groups_are_made_in_the_root_and_in_mon_groups_alone needs [Root, Fuse, ResctrlEmulator];
-    resctrl::only_groups_are_removed needs [Root, Fuse, ResctrlEmulator];
-    resctrl::an_open_file_of_a_removed_group_answers_no_more needs [Root, Fuse, ResctrlEmulator];
-    resctrl::a_write_is_one_command_of_a_page_at_most needs [Root, Fuse, ResctrlEmulator];
-    resctrl::the_lock_on_the_root_keeps_others_out needs [Root, Fuse, ResctrlEmulator];
-    resctrl::the_status_is_that_of_the_last_command needs [Root, Fuse, ResctrlEmulator];
-    resctrl::a_command_without_a_newline_is_none needs [Root, Fuse, ResctrlEmulator];
-    resctrl::a_monitoring_group_moves_and_nothing_else_does needs [Root, Fuse, ResctrlEmulator, Shell];
-    resctrl::any_part_can_be_written_and_the_rest_stays needs [Root, Fuse, ResctrlEmulator];
-    resctrl::what_is_not_understood_is_named needs [Root, Fuse, ResctrlEmulator];
-    resctrl::an_unknown_cache_is_refused needs [Root, Fuse, ResctrlEmulator];
-    resctrl::a_mask_is_within_all_ways needs [Root, Fuse, ResctrlEmulator];
-    resctrl::a_mask_has_no_holes_unless_the_machine_takes_them needs [Root, Fuse, ResctrlEmulator];
-    resctrl::a_mask_is_long_enough needs [Root, Fuse, ResctrlEmulator];
-    resctrl::several_lines_are_taken_together_or_not_at_all needs [Root, Fuse, ResctrlEmulator];
-    resctrl::size_is_that_of_the_ways needs [Root, Fuse, ResctrlEmulator];
-    resctrl::exclusive_is_refused_while_others_have_the_ways needs [Root, Fuse, ResctrlEmulator];
-    resctrl::an_exclusive_group_keeps_its_ways_from_all_others needs [Root, Fuse, ResctrlEmulator];
-    resctrl::a_new_group_gets_the_first_run_of_what_is_open needs [Root, Fuse, ResctrlEmulator];
-    resctrl::when_everything_is_exclusive_there_is_no_space needs [Root, Fuse, ResctrlEmulator];
-    resctrl::one_thread_moves_for_each_id needs [Root, Fuse, ResctrlEmulator];
-    resctrl::zero_is_the_thread_that_writes needs [Root, Fuse, ResctrlEmulator];
-    resctrl::a_child_begins_where_its_parent_is needs [Root, Fuse, ResctrlEmulator, Shell];
-    resctrl::a_list_stops_at_the_first_that_cannot_be_moved needs [Root, Fuse, ResctrlEmulator, Shell];
-    resctrl::what_is_no_thread_is_refused needs [Root, Fuse, ResctrlEmulator];
-    resctrl::only_root_and_its_owner_move_a_thread needs [Root, Fuse, ResctrlEmulator, Shell];
-    resctrl::a_monitoring_group_takes_only_what_its_control_group_has needs [Root, Fuse, ResctrlEmulator, Shell];
-    resctrl::cpus_that_cannot_be_given_are_refused needs [Root, Fuse, ResctrlEmulator];
-    resctrl::cpus_are_of_one_group needs [Root, Fuse, ResctrlEmulator];
-    resctrl::classes_are_used_up_and_come_back needs [Root, Fuse, ResctrlEmulator];
-    resctrl::counters_are_used_up_and_come_back_out_of_limbo needs [Root, Fuse, ResctrlEmulator];
-    resctrl::a_counter_shows_a_number_or_says_why_not needs [Root, Fuse, ResctrlEmulator];
-    resctrl::a_control_group_counts_all_that_is_in_it needs [Root, Fuse, ResctrlEmulator];
-    resctrl::nodes_of_a_cache_count_apart_and_together needs [Root, Fuse, ResctrlEmulator];
-    resctrl::code_and_data_have_masks_of_their_own needs [Root, Fuse, ResctrlEmulator];
-    resctrl::bandwidth_is_rounded_up_to_a_step needs [Root, Fuse, ResctrlEmulator];
-    resctrl::ways_that_come_together_are_read_back_together needs [Root, Fuse, ResctrlEmulator];
-    resctrl::devices_have_the_highest_class_while_they_have_a_mask needs [Root, Fuse, ResctrlEmulator];
-    resctrl::a_region_is_locked_step_by_step_and_each_obstacle_is_named needs [Root, Fuse, ResctrlEmulator, Shell];
-    resctrl::where_prefetchers_cannot_be_stopped_nothing_is_locked needs [Root, Fuse, ResctrlEmulator];
-    resctrl::reading_may_begin_anywhere needs [Root, Fuse, ResctrlEmulator];
-    resctrl::the_threshold_is_a_number_up_to_the_caches_size needs [Root, Fuse, ResctrlEmulator];
-    resctrl::the_mount_ends_with_the_emulator needs [Root, Fuse, ResctrlEmulator];
-    resctrl::the_mount_says_what_it_is needs [Root, Fuse, ResctrlEmulator];
-    resctrl::it_mounts_on_nothing_but_an_empty_directory needs [Root, Fuse, ResctrlEmulator];
-    resctrl::it_can_be_told_what_its_counters_show needs [Root, Fuse, ResctrlEmulator];
-    resctrl::what_was_ignored_at_the_start_stays_so_and_nobody_need_listen needs [Root, Fuse, ResctrlEmulator, Shell];
-    resctrl::a_connection_that_is_cut_off_is_an_error needs [Root, Fuse, ResctrlEmulator];
-    resctrl::one_emulator_listens_at_a_socket needs [Root, Fuse, ResctrlEmulator];
-    resctrl::a_mount_that_fails_leaves_nothing_behind needs [Root, Fuse, ResctrlEmulator];
-    resctrl_host::the_kernel_keeps_the_rules_of_the_emulator needs [Root, Resctrl, Shell];
-    resctrl_backend::a_partition_is_made_and_undone_on_each_machine needs [Root, Fuse, ResctrlEmulator];
-    resctrl_backend::what_a_killed_process_leaves_is_undone_by_the_next_start needs [Root, Fuse, ResctrlEmulator];
-    resctrl_backend::after_an_unmount_there_is_nothing_left_to_undo needs [Root, Fuse, ResctrlEmulator];
-    resctrl_backend::a_group_is_collected_once_its_maker_is_dead_and_not_before needs [Root, Fuse, ResctrlEmulator];
-    resctrl_backend::running_out_of_classes_and_waiting_for_numbers_are_told_apart needs [Root, Fuse, ResctrlEmulator];
-    resctrl_backend::ways_that_come_together_are_told needs [Root, Fuse, ResctrlEmulator];
-    resctrl_backend::code_and_data_and_several_caches_are_divided_apart needs [Root, Fuse, ResctrlEmulator];
-    resctrl_backend::all_threads_of_a_process_are_moved_while_they_come_and_go needs [Root, Fuse, ResctrlEmulator];
-    resctrl_backend::a_process_from_somebody_elses_group_goes_back_there needs [Root, Fuse, ResctrlEmulator];
-    resctrl_backend::counters_show_numbers_and_words needs [Root, Fuse, ResctrlEmulator];
-    resctrl_backend::on_the_kernels_own_file_system_it_is_the_same needs [Root, Resctrl];
-    kill::partitions_of_a_killed_run_are_removed_by_the_next_start needs [Root, Fuse, ResctrlEmulator, MasuCommand];
-    kill::settings_of_a_killed_aging_are_restored_and_nothing_stays_pinned needs [Root, PageFrames, MemoryGroups, Swap, MasuCommand];
-    kill::a_program_of_a_killed_attach_is_unharmed needs [Root, PageTableWalk, RemoteCollapse, HugePageModes, MasuCommand];
-    kill::damon_of_a_killed_attach_is_taken_down needs [Root, DamonVaddr, RemoteCollapse, HugePageModes, MasuCommand];
-    kill::a_program_of_a_killed_set_goes_on needs [Root, RemoteAdvice, RemoteCollapse, HugePageModes, MasuCommand];
-    kill::a_client_of_a_killed_tracker_goes_on_and_is_served_by_the_next needs [Root, PageTableWalk, RemoteCollapse, Shell, MasuCommand];
-    privileges::each_command_holds_the_capabilities_of_its_table_and_no_other needs [Root, PageTableWalk, PageFrames, RemoteCollapse, MasuCommand];
-    privileges::each_capability_of_a_set_is_needed needs [Root, PagemapScan, PageTableWalk, PageFrames, RemoteCollapse, RemoteAdvice, MasuCommand];
-    privileges::a_divided_cache_takes_three_capabilities needs [Root, Fuse, ResctrlEmulator, MasuCommand];
-    privileges::a_program_has_the_capabilities_that_it_has_without_masu needs [Root, PageTableWalk, UserFaults, PagerLibrary, PreloadLibrary, Shell, MasuCommand];
-    privileges::a_program_that_changes_its_user_is_started_and_signalled needs [Root, Shell, MasuCommand];
-    privileges::a_delegated_groups_settings_are_changed_and_restored needs [Root, PageFrames, MemoryGroups, MasuCommand];
-    privileges::the_service_is_confined needs [SystemdAnalyze];
-};

@@ -245,9 +245,9 @@ const LOADER: &str = "lib64/ld-linux-x86-64.so.2";
 /// Programs that tests start: their paths there, and their sources.
 const C_PROGRAMS: [(&str, &str); 4] = [
     ("programs/stress", "bench/workloads/remote/stress.c"),
-    ("programs/weigh", "live-tests/programs/weigh.c"),
+    ("programs/memory_checker", "live-tests/programs/memory_checker.c"),
     ("programs/hard", "live-tests/programs/hard.c"),
-    ("programs/say", "live-tests/programs/say.c"),
+    ("programs/track_client", "live-tests/programs/track_client.c"),
 ];
 
 /// Libraries of the system's that they are linked with, or load when a thread is cancelled.

@@ -14,8 +14,14 @@ use units::{AddressRange, Bytes, Pages, Window};
 
 use super::act::dense;
 use super::{Outcome, huge_bytes, no_automatic_huge_pages};
-use crate::live::Live;
-use crate::toy::ToyProcess;
+use crate::host::{Host, LiveTest, tests};
+use crate::target_process::TargetProcess;
+
+/// Tests of this file, and their requirements.
+pub(crate) const TESTS: &[LiveTest] = tests! {
+    act_exec requires [Root, RemoteCollapse, RemoteAdvice, HugePageModes];
+    a_collapse_that_hits_the_next_program_leaves_no_huge_page_there;
+};
 
 /// Pages that the next program has in the window.
 const NEXT: u64 = 100;
@@ -23,16 +29,16 @@ const NEXT: u64 = 100;
 /// The target process execs, and maps the same window again, just before advice reaches it.
 struct ExecsBeforeCollapse<'a> {
     program: RunningProgram<&'a linux::Rooted>,
-    toy: RefCell<ToyProcess>,
+    process: RefCell<TargetProcess>,
 }
 
 impl Program for ExecsBeforeCollapse<'_> {
     fn advise(&self, range: AddressRange, advice: Advice) -> Result<(), Errno> {
         if advice == Advice::Collapse {
-            let mut toy = self.toy.borrow_mut();
-            toy.exec().expect("the toy execs");
-            let next = toy.map_at(range.start().0, 1).expect("the window is free after the exec");
-            toy.write(next.pages(0, NEXT), 3).expect("the toy writes");
+            let mut process = self.process.borrow_mut();
+            process.exec().expect("the target process execs");
+            let next = process.map_at(range.start().0, 1).expect("the window is free after the exec");
+            process.write(next.pages(0, NEXT), 3).expect("the target process writes");
         }
         self.program.advise(range, advice)
     }
@@ -73,20 +79,20 @@ impl Program for ExecsBeforeCollapse<'_> {
 }
 
 /// A full window costs nothing by the measuring; the next program's would have cost 412 pages.
-pub fn a_collapse_that_hits_the_next_program_leaves_no_huge_page_there(live: &Live) -> Outcome {
+fn a_collapse_that_hits_the_next_program_leaves_no_huge_page_there(host: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
-    let (toy, heap, program) = dense(live, 1)?;
+    let (process, heap, program) = dense(host, 1)?;
     let window = heap.windows()[0];
-    let program = ExecsBeforeCollapse { program, toy: RefCell::new(toy) };
+    let program = ExecsBeforeCollapse { program, process: RefCell::new(process) };
     let outcome = act::promote(&program, window, Bytes(0))?;
     assert!(matches!(outcome, Promoted::Astray(Demoted::Yes { .. })), "{outcome:?}");
-    let mut toy = program.toy.into_inner();
-    assert_eq!(huge_bytes(live, &toy, heap)?, 0);
+    let mut process = program.process.into_inner();
+    assert_eq!(huge_bytes(host, &process, heap)?, 0);
     let Promoted::Astray(Demoted::Yes { returned, resident }) = outcome else { return Ok(()) };
     // Kernels that return no zero pages keep all of it, which is counted.
     assert_eq!(returned, Bytes::mib(2).saturating_sub(resident.bytes()));
     assert!([Pages(NEXT), Pages(512)].contains(&resident), "{resident:?}");
-    toy.check(heap.pages(0, NEXT), 3)?;
+    process.check(heap.pages(0, NEXT), 3)?;
     assert!(!program.program.renew()?, "the exec is found out once");
     Ok(())
 }

@@ -13,31 +13,39 @@ use units::Pages;
 use super::act::{ANY_PRICE, dense, promote};
 use super::llc_shared::Merging;
 use super::{Outcome, huge_bytes, no_automatic_huge_pages};
-use crate::live::Live;
+use crate::host::{Host, LiveTest, tests};
 use crate::swap::Swap;
-use crate::toy::{Backing, Part, ToyProcess};
+use crate::target_process::{Backing, Part, TargetProcess};
+
+/// Tests of this file, and their requirements.
+pub(crate) const TESTS: &[LiveTest] = tests! {
+    act_shared requires [Root, RemoteCollapse, HugePageModes];
+    what_a_forked_child_shares_is_promoted_only_after_it_ended;
+    what_the_kernel_merged_is_promoted_only_after_it_was_parted [Ksm];
+    what_is_in_swap_stays_there_until_the_program_wants_it [Swap, RemoteAdvice];
+};
 
 /// A snapshot child, as a database forks to save.
-pub fn what_a_forked_child_shares_is_promoted_only_after_it_ended(live: &Live) -> Outcome {
+fn what_a_forked_child_shares_is_promoted_only_after_it_ended(host: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
-    let (mut toy, heap, program) = dense(live, 2)?;
+    let (mut process, heap, program) = dense(host, 2)?;
     let windows = heap.windows();
     assert!(matches!(promote(&program, windows[1], ANY_PRICE)?, Promoted::Yes { .. }));
-    let fork = toy.fork()?;
+    let fork = process.fork()?;
     assert_eq!(act::promote(&program, windows[0], ANY_PRICE)?, Promoted::No(Refusal::Shared));
     // Most of it copied is not all of it.
-    toy.write(heap.pages(0, 511), 8)?;
+    process.write(heap.pages(0, 511), 8)?;
     assert_eq!(act::promote(&program, windows[0], ANY_PRICE)?, Promoted::No(Refusal::Shared));
     assert!(!program.state(windows[0])?.unwrap_or_default().huge);
     // Demoting shared memory has the effect that the kernel allows; either way both processes keep their contents.
     act::demote(&program, windows[1])?;
-    toy.check_in_fork(fork, heap.all(), 7)?;
-    toy.check(heap.window(1), 7)?;
+    process.check_in_fork(fork, heap.all(), 7)?;
+    process.check(heap.window(1), 7)?;
 
-    toy.end_fork(fork)?;
+    process.end_fork(fork)?;
     assert_eq!(promote(&program, windows[0], ANY_PRICE)?, Promoted::Yes { resident_before: Pages(512) });
-    toy.check(heap.pages(0, 511), 8)?;
-    toy.check(heap.pages(511, 1024), 7)?;
+    process.check(heap.pages(0, 511), 8)?;
+    process.check(heap.pages(511, 1024), 7)?;
     Ok(())
 }
 
@@ -47,52 +55,52 @@ fn the_same(page: Part) -> Part {
 }
 
 /// Copies that the kernel found by itself (KSM).
-pub fn what_the_kernel_merged_is_promoted_only_after_it_was_parted(live: &Live) -> Outcome {
+fn what_the_kernel_merged_is_promoted_only_after_it_was_parted(host: &Host) -> Outcome {
     const ALIKE: u64 = 16;
     let _quiet = no_automatic_huge_pages()?;
-    let (mut toy, heap, program) = dense(live, 1)?;
+    let (mut process, heap, program) = dense(host, 1)?;
     let window = heap.windows()[0];
     for page in 0..ALIKE {
-        toy.write(the_same(heap.page(page)), 1)?;
+        process.write(the_same(heap.page(page)), 1)?;
     }
     let _merging = Merging::start()?;
-    toy.advise(heap.pages(0, ALIKE), libc::MADV_MERGEABLE)?;
+    process.advise(heap.pages(0, ALIKE), libc::MADV_MERGEABLE)?;
     let deadline = Instant::now() + Duration::from_secs(90);
     while program.state(window)?.unwrap_or_default().shared != Pages(ALIKE) {
         assert!(Instant::now() < deadline, "not merged: {:?}", program.state(window)?);
         std::thread::sleep(Duration::from_millis(20));
     }
     assert_eq!(act::promote(&program, window, ANY_PRICE)?, Promoted::No(Refusal::Shared));
-    assert_eq!(huge_bytes(live, &toy, heap)?, 0);
+    assert_eq!(huge_bytes(host, &process, heap)?, 0);
 
     // The advice had cut the mapping in two; taken back, it is one again, as a huge page needs it.
-    toy.advise(heap.pages(0, ALIKE), libc::MADV_UNMERGEABLE)?;
+    process.advise(heap.pages(0, ALIKE), libc::MADV_UNMERGEABLE)?;
     assert_eq!(promote(&program, window, ANY_PRICE)?, Promoted::Yes { resident_before: Pages(512) });
     for page in 0..ALIKE {
-        toy.check(the_same(heap.page(page)), 1)?;
+        process.check(the_same(heap.page(page)), 1)?;
     }
-    toy.check(heap.pages(ALIKE, 512), 7)?;
+    process.check(heap.pages(ALIKE, 512), 7)?;
     Ok(())
 }
 
 /// The kernel would read all of it back in; swapped pages are not hot.
-pub fn what_is_in_swap_stays_there_until_the_program_wants_it(live: &Live) -> Outcome {
+fn what_is_in_swap_stays_there_until_the_program_wants_it(host: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let _swap = Swap::on(16 << 20)?;
-    let mut toy = ToyProcess::start()?;
-    let heap = toy.map(Backing::Anonymous, 1)?;
-    toy.write(heap.all(), 7)?;
+    let mut process = TargetProcess::start()?;
+    let heap = process.map(Backing::Anonymous, 1)?;
+    process.write(heap.all(), 7)?;
     let window = heap.windows()[0];
-    let pidfd = toy.pid().open()?;
-    advise(toy.pid(), pidfd.as_fd(), &[heap.pages(100, 110).range()], Advice::PageOut)?;
-    let program = RunningProgram::open(live.files(), toy.pid())?;
+    let pidfd = process.pid().open()?;
+    advise(process.pid(), pidfd.as_fd(), &[heap.pages(100, 110).range()], Advice::PageOut)?;
+    let program = RunningProgram::open(host.files(), process.pid())?;
     let state = program.state(window)?.unwrap_or_default();
     assert_eq!((state.swapped, state.resident), (Pages(10), Pages(502)), "{state:?}");
     assert_eq!(act::promote(&program, window, ANY_PRICE)?, Promoted::No(Refusal::Swapped));
     assert_eq!(program.state(window)?, Some(state));
 
-    toy.check(heap.all(), 7)?;
+    process.check(heap.all(), 7)?;
     assert_eq!(promote(&program, window, ANY_PRICE)?, Promoted::Yes { resident_before: Pages(512) });
-    toy.check(heap.all(), 7)?;
+    process.check(heap.all(), 7)?;
     Ok(())
 }

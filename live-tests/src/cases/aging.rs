@@ -17,13 +17,32 @@ use units::{Bytes, Pages};
 use super::Outcome;
 use super::command::{json, masu, said, start};
 use super::disk_file::{DiskFile, MappedFile};
-use super::programs::{self, PATIENCE, Running};
+use super::programs::{self, Running, TIME_LIMIT};
 use super::redis::wait_until;
 use super::run::Folder;
 use crate::group::Group;
-use crate::live::Live;
+use crate::host::{Host, LiveTest, tests};
 use crate::swap::Swap;
-use crate::toy::{Backing, ToyProcess};
+use crate::target_process::{Backing, TargetProcess};
+
+/// Tests of this file, and their requirements.
+pub(crate) const TESTS: &[LiveTest] = tests! {
+    aging requires [Root, MasuCommand];
+    what_is_mapped_stays_while_a_stream_goes_by [PageFrames, MemoryGroups, DiskFiles, Shell];
+    pins_go_before_a_group_runs_out_of_memory [PageFrames, MemoryGroups, DiskFiles, Shell];
+    a_full_group_does_not_hold_up_the_others [PageFrames, MemoryGroups, DiskFiles, Shell];
+    pins_go_before_masu_is_stopped [PageFrames, MemoryGroups, DiskFiles, Shell];
+    masu_is_not_stopped_where_nobody_could_continue_it [PageFrames, MemoryGroups, DiskFiles, Shell];
+    pins_go_though_nobody_takes_its_lines [PageFrames, MemoryGroups, DiskFiles, Shell];
+    no_more_is_pinned_than_the_budget_has [PageFrames, MemoryGroups, DiskFiles, Shell];
+    a_file_that_was_replaced_is_let_go [PageFrames, MemoryGroups, DiskFiles, Shell];
+    aging_ends_with_its_processes [PageFrames];
+    shared_memory_is_pinned_and_let_go [PageFrames];
+    shared_memory_that_is_to_stay_is_not_swapped [PageFrames, MemoryGroups, Swap];
+    the_weight_of_swapping_is_put_back [Swap];
+    a_group_made_meanwhile_has_its_weight_in_the_end [Swap, MemoryGroups];
+    what_cannot_be_aged_is_named [PageFrames, PageTableWalk];
+};
 
 const KEPT: Pages = Bytes::mib(48).pages();
 const STREAM: Pages = Bytes::mib(256).pages();
@@ -59,7 +78,7 @@ impl Aging {
 
     /// The first line that is meant, as soon as it is there.
     pub(crate) fn wait_for(&self, is_meant: impl Fn(&Value) -> bool) -> Result<Value, libtest_mimic::Failed> {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIME_LIMIT;
         loop {
             if let Some(line) = self.lines().into_iter().find(&is_meant) {
                 return Ok(line);
@@ -94,22 +113,22 @@ fn pages(runs: &[Range<u64>]) -> u64 {
 }
 
 /// A file that a group was charged with, mapped by us and left alone, and another to be streamed through the group.
-struct Stage {
+struct Setup {
     group: Group,
     kept: DiskFile,
     stream: DiskFile,
     _mapped: MappedFile,
 }
 
-impl Stage {
-    fn set() -> Result<Stage, libtest_mimic::Failed> {
+impl Setup {
+    fn make() -> Result<Setup, libtest_mimic::Failed> {
         let group = Group::make("aging")?;
         group.limit(LIMIT)?;
         let (kept, stream) = (DiskFile::make("aging-kept", KEPT)?, DiskFile::make("aging-stream", STREAM)?);
         kept.stream_through(&group, 1)?;
         let mapped = MappedFile::map(&kept.file, KEPT)?;
         assert_eq!(pages(&resident(&kept.file, ALL)?), KEPT.0);
-        Ok(Stage { group, kept, stream, _mapped: mapped })
+        Ok(Setup { group, kept, stream, _mapped: mapped })
     }
 
     fn resident(&self) -> Result<u64, libtest_mimic::Failed> {
@@ -123,43 +142,43 @@ fn own_pid() -> String {
 
 /// The kernel alone reclaims mapped idle pages; with a protection level of 100 all of them stay; after masu's end the
 /// kernel's behaviour is unchanged.
-pub fn what_is_mapped_stays_while_a_stream_goes_by(_: &Live) -> Outcome {
-    let stage = Stage::set()?;
+fn what_is_mapped_stays_while_a_stream_goes_by(_: &Host) -> Outcome {
+    let setup = Setup::make()?;
     let aging = Aging::start(&["--mapped", "100", "--pid", &own_pid()])?;
     let line = aging.wait_for(|line| line["event"] == "pinned")?;
     assert!(line["pinned_bytes"].as_u64() >= Some(KEPT.bytes().0), "{line}");
-    stage.stream.stream_through(&stage.group, 4)?;
-    assert_eq!(stage.resident()?, KEPT.0, "at 100 nothing goes");
+    setup.stream.stream_through(&setup.group, 4)?;
+    assert_eq!(setup.resident()?, KEPT.0, "at 100 nothing goes");
     let end = aging.end()?;
     assert!(end["pinned_bytes_max"].as_u64() >= Some(KEPT.bytes().0), "{end}");
-    stage.stream.stream_through(&stage.group, 6)?;
-    let left = stage.resident()?;
+    setup.stream.stream_through(&setup.group, 6)?;
+    let left = setup.resident()?;
     assert!(left < KEPT.0 / 2, "without masu the kernel takes it: {left} of {} pages are left", KEPT.0);
     Ok(())
 }
 
 /// Pages are unlocked before a program of the cgroup is killed for lack of memory.
-pub fn pins_go_before_a_group_runs_out_of_memory(_: &Live) -> Outcome {
-    let stage = Stage::set()?;
+fn pins_go_before_a_group_runs_out_of_memory(_: &Host) -> Outcome {
+    let setup = Setup::make()?;
     let aging = Aging::start(&["--mapped", "100", "--pid", &own_pid()])?;
     aging.wait_for(|line| line["event"] == "pinned")?;
-    let mut toy = ToyProcess::start()?;
-    stage.group.take_in(toy.pid())?;
+    let mut process = TargetProcess::start()?;
+    setup.group.take_in(process.pid())?;
     // With the locked pages, more than the limit; without, less.
-    let heap = toy.map(Backing::Anonymous, (LIMIT - (24 << 20)) / (2 << 20))?;
-    toy.write(heap.all(), 7)?;
-    toy.check(heap.all(), 7)?;
+    let heap = process.map(Backing::Anonymous, (LIMIT - (24 << 20)) / (2 << 20))?;
+    process.write(heap.all(), 7)?;
+    process.check(heap.all(), 7)?;
     let line = aging.wait_for(|line| line["event"] == "let_go")?;
     assert!(line["why"] == "room" || line["why"] == "stalled", "{line}");
-    assert_eq!(stage.group.killed()?, 0);
+    assert_eq!(setup.group.killed()?, 0);
     let end = aging.end()?;
     assert!(end["releases"].as_u64() >= Some(1), "{end}");
     Ok(())
 }
 
 /// A full cgroup holds up its own charges, which is reported, and nothing else.
-pub fn a_full_group_does_not_hold_up_the_others(_: &Live) -> Outcome {
-    let (full, stage) = (Group::make("aging-full")?, Stage::set()?);
+fn a_full_group_does_not_hold_up_the_others(_: &Host) -> Outcome {
+    let (full, setup) = (Group::make("aging-full")?, Setup::make()?);
     full.limit(80 << 20)?;
     let others = DiskFile::make("aging-others", KEPT)?;
     others.stream_through(&full, 1)?;
@@ -173,17 +192,17 @@ pub fn a_full_group_does_not_hold_up_the_others(_: &Live) -> Outcome {
         line["event"] == "without" && line["why"].as_str().is_some_and(|why| why.contains(&full.name()))
     })?;
     assert!(aging.lines().iter().all(|line| line["what"] != "anon_inode:bpf-map"), "nobody takes those");
-    stage.stream.stream_through(&stage.group, 4)?;
-    assert_eq!(stage.resident()?, KEPT.0);
+    setup.stream.stream_through(&setup.group, 4)?;
+    assert_eq!(setup.resident()?, KEPT.0);
     aging.end()?;
     Ok(())
 }
 
 /// The same while no reader takes its lines: the upkeep of locked pages waits for no terminal.
-pub fn pins_go_though_nobody_takes_its_lines(_: &Live) -> Outcome {
+fn pins_go_though_nobody_takes_its_lines(_: &Host) -> Outcome {
     /// The first line fits, the next does not.
     const ROOM: usize = 200;
-    let stage = Stage::set()?;
+    let setup = Setup::make()?;
     let folder = Folder::make("aging-blocked")?;
     let lines = folder.0.join("lines");
     rustix::fs::mknodat(rustix::fs::CWD, &lines, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
@@ -201,13 +220,13 @@ pub fn pins_go_though_nobody_takes_its_lines(_: &Live) -> Outcome {
         seen = if is_writing() { seen + 1 } else { 0 };
         seen == 20
     })?;
-    let mut toy = ToyProcess::start()?;
-    stage.group.take_in(toy.pid())?;
-    let heap = toy.map(Backing::Anonymous, (LIMIT - (24 << 20)) / (2 << 20))?;
-    toy.write(heap.all(), 7)?;
-    toy.check(heap.all(), 7)?;
+    let mut process = TargetProcess::start()?;
+    setup.group.take_in(process.pid())?;
+    let heap = process.map(Backing::Anonymous, (LIMIT - (24 << 20)) / (2 << 20))?;
+    process.write(heap.all(), 7)?;
+    process.check(heap.all(), 7)?;
     assert!(is_writing());
-    assert_eq!(stage.group.killed()?, 0);
+    assert_eq!(setup.group.killed()?, 0);
     let reader = std::thread::spawn(move || {
         let (mut text, mut part) = (String::new(), [0; 4096]);
         while !text.contains("\"end\":true") {
@@ -224,8 +243,8 @@ pub fn pins_go_though_nobody_takes_its_lines(_: &Live) -> Outcome {
 }
 
 /// Ctrl-Z first unlocks all pages; after `fg` they are locked again.
-pub fn pins_go_before_masu_is_stopped(_: &Live) -> Outcome {
-    let _stage = Stage::set()?;
+fn pins_go_before_masu_is_stopped(_: &Host) -> Outcome {
+    let _setup = Setup::make()?;
     let mut masu = masu()?;
     // A job of ours, as a shell would start it.
     masu.process_group(0);
@@ -246,8 +265,8 @@ pub fn pins_go_before_masu_is_stopped(_: &Live) -> Outcome {
 
 /// Where no shell could continue it with `fg`, as with a command that ssh(1) starts on a terminal, Ctrl-Z stops
 /// nothing: it locks pages again.
-pub fn masu_is_not_stopped_where_nobody_could_continue_it(_: &Live) -> Outcome {
-    let _stage = Stage::set()?;
+fn masu_is_not_stopped_where_nobody_could_continue_it(_: &Host) -> Outcome {
+    let _setup = Setup::make()?;
     let mut masu = Command::new("setsid");
     masu.arg(programs::masu().ok_or("no masu")?);
     let aging = Aging::start_by(masu, &["--rodata", "100", "--pid", &own_pid()])?;
@@ -261,8 +280,8 @@ pub fn masu_is_not_stopped_where_nobody_could_continue_it(_: &Live) -> Outcome {
 }
 
 /// Locked memory never exceeds the budget, and a plan shows the amount beforehand.
-pub fn no_more_is_pinned_than_the_budget_has(_: &Live) -> Outcome {
-    let stage = Stage::set()?;
+fn no_more_is_pinned_than_the_budget_has(_: &Host) -> Outcome {
+    let setup = Setup::make()?;
     let plan = json(&["aging", "--rodata", "100", "--pid", &own_pid(), "--budget", "16MiB", "--dry-run", "--json"])?;
     let wanted = plan["pins"][0]["pinned_bytes"].as_u64().ok_or("no amount")?;
     assert!(wanted >= KEPT.bytes().0 && plan["without_bytes"].as_u64() >= Some(wanted - (16 << 20)), "{plan}");
@@ -271,24 +290,24 @@ pub fn no_more_is_pinned_than_the_budget_has(_: &Live) -> Outcome {
     // `bytes` is the sum of all pages locked since the last line, including those that replaced unlocked ones.
     assert_eq!(line["pinned_bytes"].as_u64(), Some(16 << 20), "{line}");
     assert!(line["without_bytes"].as_u64() > Some(0), "{line}");
-    drop(stage);
+    drop(setup);
     aging.end()?;
     Ok(())
 }
 
 /// A file is unlocked when no process maps it any more because another file has taken its name.
-pub fn a_file_that_was_replaced_is_let_go(_: &Live) -> Outcome {
-    let stage = Stage::set()?;
+fn a_file_that_was_replaced_is_let_go(_: &Host) -> Outcome {
+    let setup = Setup::make()?;
     let aging = Aging::start(&["--mapped", "100", "--pid", &own_pid()])?;
     aging.wait_for(|line| line["event"] == "pinned")?;
-    fs::remove_file(stage.kept.path())?;
-    fs::write(stage.kept.path(), b"another")?;
-    let Stage { kept, _mapped: mapped, .. } = stage;
+    fs::remove_file(setup.kept.path())?;
+    fs::write(setup.kept.path(), b"another")?;
+    let Setup { kept, _mapped: mapped, .. } = setup;
     drop(mapped);
     let line = aging.wait_for(|line| line["event"] == "let_go")?;
     assert!(line["bytes"].as_u64() >= Some(KEPT.bytes().0), "{line}");
     // Without a lock of ours, clean pages without a user are dropped.
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIME_LIMIT;
     while pages(&resident(&kept.file, ALL)?) > 0 && Instant::now() < end {
         drop_clean(&kept.file, ALL)?;
         std::thread::sleep(Duration::from_millis(50));
@@ -299,8 +318,8 @@ pub fn a_file_that_was_replaced_is_let_go(_: &Live) -> Outcome {
 }
 
 /// The run is over with the last of the named processes.
-pub fn aging_ends_with_its_processes(_: &Live) -> Outcome {
-    let mut owner = ToyProcess::start()?;
+fn aging_ends_with_its_processes(_: &Host) -> Outcome {
+    let mut owner = TargetProcess::start()?;
     let aging = Aging::start(&["--shared", "100", "--pid", &owner.pid().to_string()])?;
     owner.kill();
     let line = aging.wait_for(|line| line["end"] == true)?;
@@ -310,8 +329,8 @@ pub fn aging_ends_with_its_processes(_: &Live) -> Outcome {
 }
 
 /// Shared memory is held as soon as it is there, by its frames; and when masu ends it is not.
-pub fn shared_memory_is_pinned_and_let_go(_: &Live) -> Outcome {
-    let mut owner = ToyProcess::start()?;
+fn shared_memory_is_pinned_and_let_go(_: &Host) -> Outcome {
+    let mut owner = TargetProcess::start()?;
     let shared = owner.map(Backing::SharedAnonymous, 8)?;
     owner.write(shared.all(), 7)?;
     let pid = owner.pid().to_string();
@@ -336,11 +355,11 @@ pub fn shared_memory_is_pinned_and_let_go(_: &Live) -> Outcome {
 }
 
 /// Protected shared memory stays in memory while other memory of its cgroup is swapped.
-pub fn shared_memory_that_is_to_stay_is_not_swapped(_: &Live) -> Outcome {
+fn shared_memory_that_is_to_stay_is_not_swapped(_: &Host) -> Outcome {
     let _swap = Swap::on(256 << 20)?;
     let group = Group::make("aging-shared")?;
     group.limit(LIMIT)?;
-    let mut owner = ToyProcess::start()?;
+    let mut owner = TargetProcess::start()?;
     group.take_in(owner.pid())?;
     let shared = owner.map(Backing::SharedAnonymous, 16)?;
     owner.write(shared.all(), 7)?;
@@ -351,7 +370,7 @@ pub fn shared_memory_that_is_to_stay_is_not_swapped(_: &Live) -> Outcome {
     };
     let aging = Aging::start(&["--shared", "100", "--pid", &owner.pid().to_string()])?;
     aging.wait_for(|line| line["event"] == "pinned")?;
-    let mut other = ToyProcess::start()?;
+    let mut other = TargetProcess::start()?;
     group.take_in(other.pid())?;
     let heap = other.map(Backing::Anonymous, 136)?;
     other.write(heap.all(), 9)?;
@@ -364,10 +383,10 @@ pub fn shared_memory_that_is_to_stay_is_not_swapped(_: &Live) -> Outcome {
 
 /// The protection level of data changes the weight of swapping (swappiness), which is restored at the end; after a
 /// crash, at the next start.
-pub fn the_weight_of_swapping_is_put_back(_: &Live) -> Outcome {
+fn the_weight_of_swapping_is_put_back(_: &Host) -> Outcome {
     let _swap = Swap::on(64 << 20)?;
-    let knob = Path::new("/proc/sys/vm/swappiness");
-    let read = || fs::read_to_string(knob).map(|text| text.trim().to_owned());
+    let setting = Path::new("/proc/sys/vm/swappiness");
+    let read = || fs::read_to_string(setting).map(|text| text.trim().to_owned());
     let before = read()?;
     let aging = Aging::start(&["--data", "100"])?;
     let line = aging.wait_for(|line| line["event"] == "turned")?;
@@ -386,7 +405,7 @@ pub fn the_weight_of_swapping_is_put_back(_: &Live) -> Outcome {
 }
 
 /// A group that is made meanwhile has the turned weight from the one above, until masu ends.
-pub fn a_group_made_meanwhile_has_its_weight_in_the_end(_: &Live) -> Outcome {
+fn a_group_made_meanwhile_has_its_weight_in_the_end(_: &Host) -> Outcome {
     let _swap = Swap::on(64 << 20)?;
     let weight_of = |group: &Group| {
         let path = group.procs().with_file_name("memory.swappiness");
@@ -408,7 +427,7 @@ pub fn a_group_made_meanwhile_has_its_weight_in_the_end(_: &Live) -> Outcome {
 }
 
 /// An impossible request gets one line with the reason, and the remedy.
-pub fn what_cannot_be_aged_is_named(_: &Live) -> Outcome {
+fn what_cannot_be_aged_is_named(_: &Host) -> Outcome {
     let cases: [(&[&str], i32, &str); 9] = [
         (&[], 2, "no dial is given"),
         (&["--code", "101"], 2, "101: expected a number from 0"),

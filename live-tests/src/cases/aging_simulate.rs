@@ -20,8 +20,16 @@ use units::{Bytes, Pages};
 use super::Outcome;
 use super::programs::Running;
 use crate::group::Group;
-use crate::knob::Knob;
-use crate::live::Live;
+use crate::host::{Host, LiveTest, tests};
+use crate::setting::Setting;
+
+/// Tests of this file, and their requirements.
+pub(crate) const TESTS: &[LiveTest] = tests! {
+    aging_simulate requires [Root, MemoryGroups, Shell];
+    what_is_idle_beside_a_stream_goes_live_and_simulated;
+    working_sets_find_as_much_of_themselves_as_simulated;
+    what_is_mapped_is_found_as_often_as_simulated;
+};
 
 /// The limit of the groups.
 const LIMIT: Bytes = Bytes::mib(64);
@@ -70,9 +78,9 @@ impl Place {
     /// The files of the trace, empty, opened without read-ahead.
     fn files(&self, trace: &Trace) -> Result<Vec<OwnedFd>, Failed> {
         let device = std::fs::metadata(&self.0)?.dev();
-        let knob = format!("/sys/class/bdi/{}:{}/read_ahead_kb", libc::major(device), libc::minor(device));
+        let setting = format!("/sys/class/bdi/{}:{}/read_ahead_kb", libc::major(device), libc::minor(device));
         // A file takes it over as it is opened, and it is turned back at once.
-        let _knob = Knob::turn(knob, "0")?;
+        let _setting = Setting::set(setting, "0")?;
         let open = |file: &sim::reclaim::trace::File| -> Result<OwnedFd, Failed> {
             // Without CLOEXEC: the child has it too.
             let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
@@ -276,14 +284,14 @@ fn at_random() -> String {
 }
 
 /// An idle mapping beside a stream: all of it is evicted, and the simulator agrees, at every age of the kernel's sums.
-pub fn what_is_idle_beside_a_stream_goes_live_and_simulated(_: &Live) -> Outcome {
+fn what_is_idle_beside_a_stream_goes_live_and_simulated(_: &Host) -> Outcome {
     let bounds = [("stream", "stream", BOUND), ("wake-up", "service", BOUND)];
     compare("idle", IDLE, Sums::New, &bounds)?;
     compare("idle, as it is", IDLE, Sums::AsTheyAre, &bounds)
 }
 
 /// Working sets that fit, that just fit, that change, and that are too large, by reads.
-pub fn working_sets_find_as_much_of_themselves_as_simulated(_: &Live) -> Outcome {
+fn working_sets_find_as_much_of_themselves_as_simulated(_: &Host) -> Outcome {
     compare("fits", FITS, Sums::New, &[("stream", "stream", BOUND), ("again", "work", BOUND)])?;
     compare("just fits", JUST_FITS, Sums::New, &[("stream", "stream", BOUND), ("again", "work", BOUND)])?;
     compare("shift", SHIFT, Sums::New, &[("shift", "new", BOUND), ("back", "old", BOUND)])?;
@@ -293,7 +301,7 @@ pub fn working_sets_find_as_much_of_themselves_as_simulated(_: &Live) -> Outcome
 }
 
 /// Code and other mapped files, whose uses the kernel sees late.
-pub fn what_is_mapped_is_found_as_often_as_simulated(_: &Live) -> Outcome {
+fn what_is_mapped_is_found_as_often_as_simulated(_: &Host) -> Outcome {
     compare("mapped loop", MAPPED_LOOP, Sums::New, &[("start", "loop", BOUND_OF_LOOPS)])?;
     let beside = [("start", "code", BOUND), ("start", "data", BOUND), ("start", "stream", BOUND)];
     compare("beside", &beside_a_stream(), Sums::New, &beside)?;

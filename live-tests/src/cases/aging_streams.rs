@@ -14,10 +14,23 @@ use super::Outcome;
 use super::aging::Aging;
 use super::command::{masu, said};
 use super::disk_file::{DiskFile, content_of};
-use super::programs::{PATIENCE, Running};
+use super::programs::{Running, TIME_LIMIT};
 use crate::group::Group;
-use crate::live::Live;
+use crate::host::{Host, LiveTest, tests};
 use crate::swap::Swap;
+
+/// Tests of this file, and their requirements.
+pub(crate) const TESTS: &[LiveTest] = tests! {
+    aging_streams requires [Root, PageTableWalk];
+    what_comes_into_the_page_cache_is_told_once [Swap];
+    a_reader_that_changes_processors_is_told_in_order [Swap];
+    what_was_in_the_page_cache_is_there_afterwards_and_nothing_more [DiskFiles, Shell, MasuCommand];
+    what_a_stream_writes_is_on_the_disk_and_not_in_the_page_cache [DiskFiles, Shell, MasuCommand];
+    a_groups_streams_go_and_those_of_others_stay [MemoryGroups, DiskFiles, Shell, MasuCommand];
+    a_group_that_is_made_again_is_followed [MemoryGroups, DiskFiles, Shell, MasuCommand];
+    a_stream_is_told_from_one_that_looks_things_up [DiskFiles, Shell, MasuCommand];
+    a_static_program_is_followed_and_ends_as_it_would [DiskFiles, Shell, CCompiler, MasuCommand];
+};
 
 const LENGTH: Pages = Bytes::mib(64).pages();
 const ALL: Range<u64> = 0..LENGTH.0;
@@ -46,7 +59,7 @@ fn common(a: &[Range<u64>], b: &[Range<u64>]) -> u64 {
 }
 
 /// A file that is partly in the page cache is read as a whole: afterwards the same part is there.
-pub fn what_was_in_the_page_cache_is_there_afterwards_and_nothing_more(_: &Live) -> Outcome {
+fn what_was_in_the_page_cache_is_there_afterwards_and_nothing_more(_: &Host) -> Outcome {
     let of = DiskFile::make("aging-streams", LENGTH)?;
     partly_cached(&of)?;
     let path = of.path().display().to_string();
@@ -79,7 +92,7 @@ pub fn what_was_in_the_page_cache_is_there_afterwards_and_nothing_more(_: &Live)
 }
 
 /// All writes of a stream reach the disk, and then its pages are dropped.
-pub fn what_a_stream_writes_is_on_the_disk_and_not_in_the_page_cache(_: &Live) -> Outcome {
+fn what_a_stream_writes_is_on_the_disk_and_not_in_the_page_cache(_: &Host) -> Outcome {
     let of = DiskFile::make("aging-streams", LENGTH)?;
     let (from, to) = (of.path(), of.path().with_extension("copy"));
     let mut command = masu()?;
@@ -98,7 +111,7 @@ pub fn what_a_stream_writes_is_on_the_disk_and_not_in_the_page_cache(_: &Live) -
 }
 
 /// Processes in a cgroup are followed, and no others.
-pub fn a_groups_streams_go_and_those_of_others_stay(_: &Live) -> Outcome {
+fn a_groups_streams_go_and_those_of_others_stay(_: &Host) -> Outcome {
     let group = Group::make("aging-streams")?;
     let (inside, outside) = (DiskFile::make("aging-inside", LENGTH)?, DiskFile::make("aging-outside", LENGTH)?);
     let aging = Aging::start(&["--cache", "0", "--cgroup", &group.name()])?;
@@ -112,7 +125,7 @@ pub fn a_groups_streams_go_and_those_of_others_stay(_: &Live) -> Outcome {
 }
 
 /// A group that is removed and made again is another one with the same name, and is followed like the first.
-pub fn a_group_that_is_made_again_is_followed(_: &Live) -> Outcome {
+fn a_group_that_is_made_again_is_followed(_: &Host) -> Outcome {
     let group = Group::make("aging-again")?;
     let of = DiskFile::make("aging-again", LENGTH)?;
     let aging = Aging::start(&["--cache", "0", "--cgroup", &group.name()])?;
@@ -120,7 +133,7 @@ pub fn a_group_that_is_made_again_is_followed(_: &Live) -> Outcome {
     let group = Group::make("aging-again")?;
     // masu scans every five seconds; until then nothing of the stream is followed.
     let mut left = LENGTH.0;
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIME_LIMIT;
     while left * 100 > LENGTH.0 && Instant::now() < end {
         of.stream_through(&group, 1)?;
         std::thread::sleep(Duration::from_secs(3));
@@ -135,7 +148,7 @@ pub fn a_group_that_is_made_again_is_followed(_: &Live) -> Outcome {
 
 /// Without the owner's process: a reader that goes through much in order is a stream, and a reader with scattered
 /// look-ups is none.
-pub fn a_stream_is_told_from_one_that_looks_things_up(_: &Live) -> Outcome {
+fn a_stream_is_told_from_one_that_looks_things_up(_: &Host) -> Outcome {
     let much = Bytes::mib(160).pages();
     let (streamed, looked_up) = (DiskFile::make("aging-streamed", much)?, DiskFile::make("aging-looked-up", much)?);
     let aging = Aging::start(&["--cache", "0"])?;
@@ -156,7 +169,7 @@ pub fn a_stream_is_told_from_one_that_looks_things_up(_: &Live) -> Outcome {
 }
 
 /// A program that loads no library is followed like any other; and its status and its signal are its own.
-pub fn a_static_program_is_followed_and_ends_as_it_would(_: &Live) -> Outcome {
+fn a_static_program_is_followed_and_ends_as_it_would(_: &Host) -> Outcome {
     let of = DiskFile::make("aging-streams", LENGTH)?;
     let folder = super::run::Folder::make("aging-static")?;
     let (source, program) = (folder.0.join("read.c"), folder.0.join("read"));
@@ -178,7 +191,7 @@ pub fn a_static_program_is_followed_and_ends_as_it_would(_: &Live) -> Outcome {
 }
 
 /// The program at the kernel's tracepoint loads here, and counts page-cache insertions completely.
-pub fn what_comes_into_the_page_cache_is_told_once(_: &Live) -> Outcome {
+fn what_comes_into_the_page_cache_is_told_once(_: &Host) -> Outcome {
     use access::insertions::{Membership, Whose};
     let told = |why: access::backend::Unavailable| libtest_mimic::Failed::from(why.reason);
     let mut arrivals = Insertions::of(Whose::Members).map_err(told)?;
@@ -209,7 +222,7 @@ fn came_of(device: &str, arrivals: &mut Insertions) -> Result<Vec<Range<u64>>, l
 }
 
 /// One reader that moves between processors is reported in the order of its reads, not processor by processor.
-pub fn a_reader_that_changes_processors_is_told_in_order(_: &Live) -> Outcome {
+fn a_reader_that_changes_processors_is_told_in_order(_: &Host) -> Outcome {
     use access::insertions::{Membership, Whose};
     use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
     let told = |why: access::backend::Unavailable| libtest_mimic::Failed::from(why.reason);

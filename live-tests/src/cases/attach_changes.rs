@@ -11,32 +11,43 @@ use hugepages::target::{Phase, Target};
 use linux::probe::HostFacts;
 use units::Pages;
 
-use super::stage::{Stage, generous, settings, target, use_parts};
+use super::scripted_driver::{ScriptedDriver, generous, settings, target, use_parts};
 use super::{Outcome, huge_bytes, no_automatic_huge_pages};
-use crate::live::Live;
-use crate::toy::{Backing, Mapping, Protection, ToyError, ToyProcess};
+use crate::host::{Host, LiveTest, tests};
+use crate::target_process::{Backing, Mapping, Protection, TargetError, TargetProcess};
+
+/// Tests of this file, and their requirements.
+pub(crate) const TESTS: &[LiveTest] = tests! {
+    attach_changes requires [Root, PageTableWalk, RemoteCollapse, HugePageModes];
+    a_program_that_execs_starts_anew;
+    a_program_that_exits_ends_the_run_and_is_reported;
+    of_two_programs_the_one_that_stays_is_served;
+    windows_that_a_fork_shares_wait_until_it_ended;
+    a_refusal_that_lasts_is_reported_and_not_repeated;
+    memory_that_changes_all_the_time_is_never_damaged [RemoteAdvice];
+};
 
 const HUGE: u64 = 2 << 20;
 
-fn hot_heap(toy: &mut ToyProcess, windows: u64) -> Result<Mapping, ToyError> {
-    let heap = toy.map(Backing::Anonymous, windows)?;
-    toy.write(heap.all(), 7)?;
+fn hot_heap(process: &mut TargetProcess, windows: u64) -> Result<Mapping, TargetError> {
+    let heap = process.map(Backing::Anonymous, windows)?;
+    process.write(heap.all(), 7)?;
     Ok(heap)
 }
 
 /// Its new memory is found and served; the state of the old memory is forgotten.
-pub fn a_program_that_execs_starts_anew(live: &Live) -> Outcome {
+fn a_program_that_execs_starts_anew(host: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
-    let mut toy = ToyProcess::start()?;
-    let mut heap = hot_heap(&mut toy, 2)?;
-    let mut targets = vec![target(live, &toy)?];
+    let mut process = TargetProcess::start()?;
+    let mut heap = hot_heap(&mut process, 2)?;
+    let mut targets = vec![target(host, &process)?];
     let exec_now = Cell::new(false);
-    let play = |_| {
+    let script = |_| {
         if exec_now.take() {
-            toy.exec()?;
-            heap = hot_heap(&mut toy, 3)?;
+            process.exec()?;
+            heap = hot_heap(&mut process, 3)?;
         }
-        use_parts(&mut toy, &[heap.all()])
+        use_parts(&mut process, &[heap.all()])
     };
     let mut execed = false;
     let until = |targets: &[Target]| {
@@ -46,29 +57,29 @@ pub fn a_program_that_execs_starts_anew(live: &Live) -> Outcome {
         }
         targets[0].promoted == 5 && targets[0].phase == Phase::Settled
     };
-    Stage::new(play, until).attach(&mut targets, settings(Until::Stopped))?;
+    ScriptedDriver::new(script, until).attach(&mut targets, settings(Until::Stopped))?;
 
     assert_eq!(targets[0].execs, 1);
     assert_eq!(targets[0].promoted_now(), 3);
-    assert_eq!(huge_bytes(live, &toy, heap)?, 3 * HUGE);
-    toy.check(heap.all(), 7)?;
+    assert_eq!(huge_bytes(host, &process, heap)?, 3 * HUGE);
+    process.check(heap.all(), 7)?;
     Ok(())
 }
 
 /// In the middle of a round: an end like any other, and it is in the report.
-pub fn a_program_that_exits_ends_the_run_and_is_reported(live: &Live) -> Outcome {
+fn a_program_that_exits_ends_the_run_and_is_reported(host: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     for exit_at in [1, 2, 4, 9] {
-        let mut toy = ToyProcess::start()?;
-        let heap = hot_heap(&mut toy, 3)?;
-        let mut targets = vec![target(live, &toy)?];
-        let play = |waits| {
+        let mut process = TargetProcess::start()?;
+        let heap = hot_heap(&mut process, 3)?;
+        let mut targets = vec![target(host, &process)?];
+        let script = |waits| {
             if waits == exit_at {
-                toy.kill();
+                process.kill();
             }
-            if waits < exit_at { use_parts(&mut toy, &[heap.all()]) } else { Ok(()) }
+            if waits < exit_at { use_parts(&mut process, &[heap.all()]) } else { Ok(()) }
         };
-        Stage::new(play, |_| false).attach(&mut targets, settings(Until::Stopped))?;
+        ScriptedDriver::new(script, |_| false).attach(&mut targets, settings(Until::Stopped))?;
         assert_eq!(targets[0].phase, Phase::Ended, "ended at wait {exit_at}");
         let report = Report::of(&targets[0], Duration::ZERO, false);
         assert!(report.ended && report.rss_after_bytes.is_none(), "{report:?}");
@@ -78,45 +89,45 @@ pub fn a_program_that_exits_ends_the_run_and_is_reported(live: &Live) -> Outcome
 }
 
 /// The end of one is not the end of all.
-pub fn of_two_programs_the_one_that_stays_is_served(live: &Live) -> Outcome {
+fn of_two_programs_the_one_that_stays_is_served(host: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
-    let (mut leaving, mut staying) = (ToyProcess::start()?, ToyProcess::start()?);
+    let (mut leaving, mut staying) = (TargetProcess::start()?, TargetProcess::start()?);
     hot_heap(&mut leaving, 1)?;
     let heap = hot_heap(&mut staying, 2)?;
-    let mut targets = vec![target(live, &leaving)?, target(live, &staying)?];
-    let play = |waits| {
+    let mut targets = vec![target(host, &leaving)?, target(host, &staying)?];
+    let script = |waits| {
         if waits == 2 {
             leaving.kill();
         }
         use_parts(&mut staying, &[heap.all()])
     };
-    Stage::new(play, |_| false).attach(&mut targets, settings(Until::Settled))?;
+    ScriptedDriver::new(script, |_| false).attach(&mut targets, settings(Until::Settled))?;
     assert_eq!((targets[0].phase, targets[1].phase), (Phase::Ended, Phase::Settled));
-    assert_eq!(huge_bytes(live, &staying, heap)?, 2 * HUGE);
+    assert_eq!(huge_bytes(host, &staying, heap)?, 2 * HUGE);
     staying.check(heap.all(), 7)?;
     Ok(())
 }
 
 /// A database that forks to save: nothing is promoted while the copy lives, everything after. On kernels that refuse a
 /// window without a writable page, as a fork leaves them, only after a write.
-pub fn windows_that_a_fork_shares_wait_until_it_ended(live: &Live) -> Outcome {
+fn windows_that_a_fork_shares_wait_until_it_ended(host: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
-    let mut toy = ToyProcess::start()?;
-    let heap = hot_heap(&mut toy, 2)?;
-    let mut fork = Some(toy.fork()?);
-    let mut targets = vec![target(live, &toy)?];
+    let mut process = TargetProcess::start()?;
+    let heap = hot_heap(&mut process, 2)?;
+    let mut fork = Some(process.fork()?);
+    let mut targets = vec![target(host, &process)?];
     let (end_fork, write) = (Cell::new(false), Cell::new(false));
-    let play = |_| {
+    let script = |_| {
         if end_fork.take()
             && let Some(fork) = fork.take()
         {
-            toy.check_in_fork(fork, heap.all(), 7)?;
-            toy.end_fork(fork)?;
+            process.check_in_fork(fork, heap.all(), 7)?;
+            process.end_fork(fork)?;
         }
         if write.take() {
-            toy.write(heap.all().every(512), 7)?;
+            process.write(heap.all().every(512), 7)?;
         }
-        use_parts(&mut toy, &[heap.all()])
+        use_parts(&mut process, &[heap.all()])
     };
     let mut ended = false;
     let until = |targets: &[Target]| {
@@ -129,57 +140,57 @@ pub fn windows_that_a_fork_shares_wait_until_it_ended(live: &Live) -> Outcome {
         write.set(refused(Refusal::Invalid));
         targets[0].promoted == 2
     };
-    Stage::new(play, until).attach(&mut targets, settings(Until::Stopped))?;
+    ScriptedDriver::new(script, until).attach(&mut targets, settings(Until::Stopped))?;
     assert!(ended);
-    assert_eq!(huge_bytes(live, &toy, heap)?, 2 * HUGE);
-    toy.check(heap.all(), 7)?;
+    assert_eq!(huge_bytes(host, &process, heap)?, 2 * HUGE);
+    process.check(heap.all(), 7)?;
     Ok(())
 }
 
 /// The report names each by its own reason, and the program still settles.
-pub fn a_refusal_that_lasts_is_reported_and_not_repeated(live: &Live) -> Outcome {
+fn a_refusal_that_lasts_is_reported_and_not_repeated(host: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
-    let mut toy = ToyProcess::start()?;
-    let [plain, unwanted, cut] = [hot_heap(&mut toy, 1)?, hot_heap(&mut toy, 2)?, hot_heap(&mut toy, 1)?];
-    toy.advise(unwanted.all(), libc::MADV_NOHUGEPAGE)?;
-    toy.protect(cut.pages(256, 512), Protection::Read)?;
-    let mut targets = vec![target(live, &toy)?];
+    let mut process = TargetProcess::start()?;
+    let [plain, unwanted, cut] = [hot_heap(&mut process, 1)?, hot_heap(&mut process, 2)?, hot_heap(&mut process, 1)?];
+    process.advise(unwanted.all(), libc::MADV_NOHUGEPAGE)?;
+    process.protect(cut.pages(256, 512), Protection::Read)?;
+    let mut targets = vec![target(host, &process)?];
     let hot = [plain.all(), unwanted.all(), cut.all()];
-    Stage::new(|_| use_parts(&mut toy, &hot), |_| false).attach(&mut targets, settings(Until::Settled))?;
+    ScriptedDriver::new(|_| use_parts(&mut process, &hot), |_| false).attach(&mut targets, settings(Until::Settled))?;
 
     assert_eq!((targets[0].phase, targets[0].promoted), (Phase::Settled, 1));
     let refused = targets[0].refused();
     assert_eq!(refused.get(&Refusal::Forbidden), Some(&2), "{refused:?}");
     assert!(refused.get(&Refusal::CrossesMappings).is_some_and(|windows| *windows >= 1), "{refused:?}");
-    assert_eq!(huge_bytes(live, &toy, plain)?, HUGE);
+    assert_eq!(huge_bytes(host, &process, plain)?, HUGE);
     for heap in [unwanted, cut] {
-        assert_eq!(huge_bytes(live, &toy, heap)?, 0);
+        assert_eq!(huge_bytes(host, &process, heap)?, 0);
     }
     for part in hot {
-        toy.check(part, 7)?;
+        process.check(part, 7)?;
     }
     Ok(())
 }
 
 /// Promotion and demotion as fast as they go, on memory that is written, cut, moved, given back and forked meanwhile.
-pub fn memory_that_changes_all_the_time_is_never_damaged(live: &Live) -> Outcome {
+fn memory_that_changes_all_the_time_is_never_damaged(host: &Host) -> Outcome {
     const ROUNDS: u32 = 240;
     let _quiet = no_automatic_huge_pages()?;
-    let demotes = HostFacts::gather(live.files()).cold_splits.is_yes();
-    let mut toy = ToyProcess::start()?;
-    let mut churn = Churn { heap: toy.map(Backing::Anonymous, 4)?, seed: 0 };
-    churn.rewrite(&mut toy)?;
-    let mut targets = vec![target(live, &toy)?];
+    let demotes = HostFacts::gather(host.files()).cold_splits.is_yes();
+    let mut process = TargetProcess::start()?;
+    let mut churn = Churn { heap: process.map(Backing::Anonymous, 4)?, seed: 0 };
+    churn.rewrite(&mut process)?;
+    let mut targets = vec![target(host, &process)?];
     let played = Cell::new(0);
-    let play = |waits: u32| {
+    let script = |waits: u32| {
         played.set(waits);
-        churn.step(&mut toy, waits)
+        churn.step(&mut process, waits)
     };
     let s = generous(Until::Stopped);
     let policy = policy::Settings { idle_rounds: 1, ..s.policy };
     let until = |targets: &[Target]| played.get() >= ROUNDS && targets[0].promoted > 0;
-    Stage::new(play, until).attach(&mut targets, Settings { policy, ..s })?;
-    churn.check(&mut toy)?;
+    ScriptedDriver::new(script, until).attach(&mut targets, Settings { policy, ..s })?;
+    churn.check(&mut process)?;
     assert!(targets[0].promoted >= 4, "promoted {}", targets[0].promoted);
     assert!(!demotes || targets[0].demoted + targets[0].promoted_now() <= targets[0].promoted);
     Ok(())
@@ -192,42 +203,42 @@ struct Churn {
 }
 
 impl Churn {
-    fn kept(&self) -> [crate::toy::Part; 4] {
+    fn kept(&self) -> [crate::target_process::Part; 4] {
         [0, 1, 2, 3].map(|window| self.heap.window(window).first(512 - 104 * window))
     }
 
-    fn check(&self, toy: &mut ToyProcess) -> Result<(), ToyError> {
-        self.kept().into_iter().try_for_each(|part| toy.check(part, self.seed))
+    fn check(&self, process: &mut TargetProcess) -> Result<(), TargetError> {
+        self.kept().into_iter().try_for_each(|part| process.check(part, self.seed))
     }
 
-    fn rewrite(&mut self, toy: &mut ToyProcess) -> Result<(), ToyError> {
+    fn rewrite(&mut self, process: &mut TargetProcess) -> Result<(), TargetError> {
         self.seed += 1;
-        self.kept().into_iter().try_for_each(|part| toy.write(part, self.seed))
+        self.kept().into_iter().try_for_each(|part| process.write(part, self.seed))
     }
 
-    fn step(&mut self, toy: &mut ToyProcess, number: u32) -> Result<(), ToyError> {
-        toy.forget_translations()?;
+    fn step(&mut self, process: &mut TargetProcess, number: u32) -> Result<(), TargetError> {
+        process.forget_translations()?;
         match number % 40 {
-            0 => self.heap = toy.move_away(self.heap.all())?,
-            5 => toy.protect(self.heap.pages(10, 20), Protection::Read)?,
+            0 => self.heap = process.move_away(self.heap.all())?,
+            5 => process.protect(self.heap.pages(10, 20), Protection::Read)?,
             6 => (),
-            7 => toy.protect(self.heap.all(), Protection::ReadWrite)?,
+            7 => process.protect(self.heap.all(), Protection::ReadWrite)?,
             10 => {
-                let fork = toy.fork()?;
+                let fork = process.fork()?;
                 let before = self.seed;
-                self.rewrite(toy)?;
-                toy.check_in_fork(fork, self.kept()[3], before)?;
-                toy.end_fork(fork)?;
+                self.rewrite(process)?;
+                process.check_in_fork(fork, self.kept()[3], before)?;
+                process.end_fork(fork)?;
             }
             15 => {
-                toy.advise(self.heap.window(2), libc::MADV_DONTNEED)?;
-                toy.write(self.kept()[2], self.seed)?;
+                process.advise(self.heap.window(2), libc::MADV_DONTNEED)?;
+                process.write(self.kept()[2], self.seed)?;
             }
             // A quarter of the time nothing is touched, so that huge windows are given back.
             20..30 => return Ok(()),
-            _ => self.rewrite(toy)?,
+            _ => self.rewrite(process)?,
         }
-        self.check(toy)
+        self.check(process)
     }
 }
 

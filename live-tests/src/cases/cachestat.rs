@@ -9,7 +9,14 @@ use units::{Bytes, Pages};
 use super::Outcome;
 use super::disk_file::DiskFile;
 use crate::group::Group;
-use crate::live::Live;
+use crate::host::{Host, LiveTest, tests};
+
+/// Tests of this file, and their requirements.
+pub(crate) const TESTS: &[LiveTest] = tests! {
+    cachestat requires [CacheStat, DiskFiles];
+    the_count_is_that_of_the_pages_which_are_named_resident;
+    what_a_group_has_no_room_for_was_evicted [Root, MemoryGroups, Shell];
+};
 
 const LENGTH: Pages = Pages(16384);
 
@@ -18,7 +25,7 @@ fn all_of(of: &DiskFile) -> Result<CacheStat, linux::Error> {
 }
 
 /// Beside the other way to ask.
-pub fn the_count_is_that_of_the_pages_which_are_named_resident(_: &Live) -> Outcome {
+fn the_count_is_that_of_the_pages_which_are_named_resident(_: &Host) -> Outcome {
     let of = DiskFile::make("cachestat", LENGTH)?;
     assert_eq!(all_of(&of)?.cached, Pages(0));
     of.read(1000..1300)?;
@@ -33,7 +40,7 @@ pub fn the_count_is_that_of_the_pages_which_are_named_resident(_: &Live) -> Outc
 
 /// Pages above a cgroup's limit were evicted. Whether they would be missed depends on the cgroup's other accesses
 /// since.
-pub fn what_a_group_has_no_room_for_was_evicted(_: &Live) -> Outcome {
+fn what_a_group_has_no_room_for_was_evicted(_: &Host) -> Outcome {
     let group = Group::make("cachestat")?;
     group.limit(Bytes::mib(32).0)?;
     let of = DiskFile::make("cachestat", LENGTH)?;

@@ -15,9 +15,25 @@ use super::disk_file::{DiskFile, MappedFile};
 use super::programs::{Running, Said};
 use super::run::Folder;
 use crate::group::Group;
-use crate::knob::Knob;
-use crate::live::Live;
-use crate::toy::{Backing, ToyProcess};
+use crate::host::{Host, LiveTest, tests};
+use crate::setting::Setting;
+use crate::target_process::{Backing, TargetProcess};
+
+/// Tests of this file, and their requirements.
+pub(crate) const TESTS: &[LiveTest] = tests! {
+    census requires [Root, PageFrames, MasuCommand];
+    the_exact_census_agrees_with_the_kernels_own_sums;
+    a_sample_is_as_near_as_it_says;
+    the_memory_of_processes_is_told_apart_and_what_they_share_counts_once;
+    a_group_is_charged_with_the_files_that_it_reads [MemoryGroups, Shell];
+    what_comes_back_can_be_counted_where_the_walk_can_look [PageTableWalk];
+    what_comes_back_is_counted_by_class [PageTableWalk, MemoryGroups, DiskFiles, Shell];
+    watching_a_census_ends_with_the_process;
+    a_process_is_watched_through_each_program_that_it_becomes_until_it_is_a_zombie [Shell];
+    what_is_mapped_of_the_huge_page_pool_is_of_no_class [ReservedHuge];
+    one_look_leaves_ctrl_c_as_it_is;
+    what_a_census_cannot_look_at_is_named;
+};
 
 /// User id of nobody, which owns nothing.
 const NOBODY_UID: u32 = 65534;
@@ -102,7 +118,7 @@ fn deviation(report: &Value, bound: f64) -> Result<Option<String>, libtest_mimic
 }
 
 /// Every frame of the host, beside the kernel's own sums.
-pub fn the_exact_census_agrees_with_the_kernels_own_sums(_: &Live) -> Outcome {
+fn the_exact_census_agrees_with_the_kernels_own_sums(_: &Host) -> Outcome {
     let report = that_agrees(&["census", "--exact", "--json"], 8, |_| 0.0)?;
     assert_eq!((amount(&report, "sampled_fraction"), amount(&report, "error_bound_bytes")), (1.0, 0.0));
     let sum = |part: &str| report[part].as_array().into_iter().flatten().map(|of| amount(of, "bytes")).sum::<f64>();
@@ -117,7 +133,7 @@ pub fn the_exact_census_agrees_with_the_kernels_own_sums(_: &Live) -> Outcome {
 }
 
 /// A sample, with its bound; three times that bound is hardly ever exceeded.
-pub fn a_sample_is_as_near_as_it_says(_: &Live) -> Outcome {
+fn a_sample_is_as_near_as_it_says(_: &Host) -> Outcome {
     // Sums of up to five classes, each with a bound of its own.
     let bound = |report: &Value| 3.0 * 5.0_f64.sqrt() * amount(report, "error_bound_bytes");
     let report = that_agrees(&["census", "--json"], 2, bound)?;
@@ -135,14 +151,14 @@ fn file(folder: &Folder, name: &str, size: Bytes) -> Result<File, libtest_mimic:
 }
 
 /// A program's mappings are found by class, and memory shared by two counts once.
-pub fn the_memory_of_processes_is_told_apart_and_what_they_share_counts_once(_: &Live) -> Outcome {
-    let mut toy = ToyProcess::start()?;
-    let before = json(&["census", "--exact", "--json", &toy.pid().to_string()])?;
-    let heap = toy.map(Backing::Anonymous, 8)?;
-    toy.write(heap.all(), 7)?;
-    let shared = toy.map(Backing::SharedAnonymous, 4)?;
-    toy.write(shared.all(), 7)?;
-    let report = json(&["census", "--exact", "--json", &toy.pid().to_string()])?;
+fn the_memory_of_processes_is_told_apart_and_what_they_share_counts_once(_: &Host) -> Outcome {
+    let mut process = TargetProcess::start()?;
+    let before = json(&["census", "--exact", "--json", &process.pid().to_string()])?;
+    let heap = process.map(Backing::Anonymous, 8)?;
+    process.write(heap.all(), 7)?;
+    let shared = process.map(Backing::SharedAnonymous, 4)?;
+    process.write(shared.all(), 7)?;
+    let report = json(&["census", "--exact", "--json", &process.pid().to_string()])?;
     let grew = |class: &str| amount(of_class(&report, class), "bytes") - amount(of_class(&before, class), "bytes");
     let mib = |n: u64| Bytes::mib(n).0 as f64;
     assert!((grew("data") - mib(16)).abs() < mib(1), "{report}");
@@ -151,13 +167,13 @@ pub fn the_memory_of_processes_is_told_apart_and_what_they_share_counts_once(_: 
     let (text, field) =
         if is_in_tmpfs("/proc/self/exe")? { ("shared", "shared_bytes") } else { ("code", "code_bytes") };
     assert!(amount(of_class(&before, text), "bytes") > 100e3, "{before}");
-    assert_eq!(report["processes"][0]["pid"], toy.pid().0);
-    let rss = linux::status::status(&linux::Rooted::host(), toy.pid())?.rss.0 as f64;
+    assert_eq!(report["processes"][0]["pid"], process.pid().0);
+    let rss = linux::status::status(&linux::Rooted::host(), process.pid())?.rss.0 as f64;
     let all: f64 = CLASSES[..4].iter().map(|class| amount(of_class(&report, class), "bytes")).sum();
     assert!((all - rss).abs() < mib(1), "{all} bytes, resident {rss}: {report}");
 
-    let other = ToyProcess::start()?;
-    let pids = [toy.pid().to_string(), other.pid().to_string()];
+    let other = TargetProcess::start()?;
+    let pids = [process.pid().to_string(), other.pid().to_string()];
     let both = json(&["census", "--exact", "--json", &pids[0], &pids[1]])?;
     let texts = |of: &Value| amount(of_class(of, text), "bytes");
     let other_has = json(&["census", "--exact", "--json", &pids[1]])?;
@@ -174,7 +190,7 @@ fn is_in_tmpfs(path: &str) -> rustix::io::Result<bool> {
 }
 
 /// A cgroup is charged with its processes' reads, and unmapped page cache is told from mapped pages.
-pub fn a_group_is_charged_with_the_files_that_it_reads(_: &Live) -> Outcome {
+fn a_group_is_charged_with_the_files_that_it_reads(_: &Host) -> Outcome {
     let folder = Folder::make("census")?;
     let size = Bytes::mib(32);
     drop(file(&folder, "cold", size)?);
@@ -187,7 +203,7 @@ pub fn a_group_is_charged_with_the_files_that_it_reads(_: &Live) -> Outcome {
     let script = format!("echo 0 > {} && cat {} > /dev/null && exec sleep 600", procs.display(), path.display());
     let reader = Running::start(command.args(["-c", &script]))?;
     let name = procs.parent().and_then(Path::to_str).ok_or("a path that is no text")?.to_owned();
-    let end = std::time::Instant::now() + super::programs::PATIENCE;
+    let end = std::time::Instant::now() + super::programs::TIME_LIMIT;
     let report = loop {
         let report = json(&["census", "--exact", "--json", "--cgroup", &name])?;
         let cached = amount(of_class(&report, "cache"), "bytes");
@@ -213,16 +229,16 @@ fn forget(path: &Path) -> Outcome {
 }
 
 /// The table has a line for each class; watching ends with the process.
-pub fn watching_a_census_ends_with_the_process(_: &Live) -> Outcome {
-    let mut toy = ToyProcess::start()?;
-    let text = said(&["census", &toy.pid().to_string()])?;
+fn watching_a_census_ends_with_the_process(_: &Host) -> Outcome {
+    let mut process = TargetProcess::start()?;
+    let text = said(&["census", &process.pid().to_string()])?;
     assert_eq!((text.code(), text.err.as_str()), (0, ""));
     for class in ["code", "read-only data", "data", "shared memory"] {
         assert!(text.out.lines().any(|line| line.starts_with(class)), "{}", text.out);
     }
-    let watching = start(&["census", &toy.pid().to_string(), "--watch", "50ms", "--json"])?;
+    let watching = start(&["census", &process.pid().to_string(), "--watch", "50ms", "--json"])?;
     std::thread::sleep(std::time::Duration::from_secs(2));
-    toy.kill();
+    process.kill();
     let watched = watching.said()?;
     assert_eq!((watched.code(), watched.err.as_str()), (0, ""));
     let lines: Vec<Value> = watched.out.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
@@ -231,7 +247,7 @@ pub fn watching_a_census_ends_with_the_process(_: &Live) -> Outcome {
 }
 
 /// Refaults are counted by class, and their sum agrees with the kernel's count.
-pub fn what_comes_back_is_counted_by_class(_: &Live) -> Outcome {
+fn what_comes_back_is_counted_by_class(_: &Host) -> Outcome {
     const EACH: Pages = Bytes::mib(16).pages();
     let group = Group::make("census-back")?;
     group.limit(96 << 20)?;
@@ -270,7 +286,7 @@ pub fn what_comes_back_is_counted_by_class(_: &Live) -> Outcome {
 }
 
 /// A kernel that allows the walk allows counting refaults, too.
-pub fn what_comes_back_can_be_counted_where_the_walk_can_look(_: &Live) -> Outcome {
+fn what_comes_back_can_be_counted_where_the_walk_can_look(_: &Host) -> Outcome {
     let watching = start(&["census", "--watch", "100ms", "--json"])?;
     std::thread::sleep(std::time::Duration::from_secs(4));
     watching.signal(rustix::process::Signal::INT)?;
@@ -283,15 +299,15 @@ pub fn what_comes_back_can_be_counted_where_the_walk_can_look(_: &Live) -> Outco
 }
 
 /// A process is watched for its whole life, across every exec; a zombie counts as ended.
-pub fn a_process_is_watched_through_each_program_that_it_becomes_until_it_is_a_zombie(_: &Live) -> Outcome {
-    let mut toy = ToyProcess::start()?;
-    let mut watching = start(&["census", &toy.pid().to_string(), "--watch", "1ms", "--json"])?;
+fn a_process_is_watched_through_each_program_that_it_becomes_until_it_is_a_zombie(_: &Host) -> Outcome {
+    let mut process = TargetProcess::start()?;
+    let mut watching = start(&["census", &process.pid().to_string(), "--watch", "1ms", "--json"])?;
     let end = std::time::Instant::now() + std::time::Duration::from_secs(3);
     while std::time::Instant::now() < end {
-        toy.exec()?;
+        process.exec()?;
     }
     assert_eq!(watching.0.try_wait()?, None, "watching ended before the process");
-    toy.kill();
+    process.kill();
     assert_eq!(watching.said()?.code(), 0);
 
     let mut sleep = Running::start(std::process::Command::new("/bin/sh").args(["-c", "exec sleep 600"]))?;
@@ -305,15 +321,15 @@ pub fn a_process_is_watched_through_each_program_that_it_becomes_until_it_is_a_z
 }
 
 /// Huge pages of the pool are on no list: they are not the program's data, for every way of getting them.
-pub fn what_is_mapped_of_the_huge_page_pool_is_of_no_class(_: &Live) -> Outcome {
+fn what_is_mapped_of_the_huge_page_pool_is_of_no_class(_: &Host) -> Outcome {
     const POOL: &str = "/proc/sys/vm/nr_hugepages";
     let before: u64 = fs::read_to_string(POOL)?.trim().parse()?;
-    let _pool = Knob::turn(POOL, &(before + 2).to_string())?;
-    let mut toy = ToyProcess::start()?;
-    let pid = toy.pid().to_string();
+    let _pool = Setting::set(POOL, &(before + 2).to_string())?;
+    let mut process = TargetProcess::start()?;
+    let pid = process.pid().to_string();
     let without = json(&["census", "--exact", "--json", &pid])?;
-    let heap = toy.map(Backing::ReservedHuge, 2)?;
-    toy.write(heap.all(), 7)?;
+    let heap = process.map(Backing::ReservedHuge, 2)?;
+    process.write(heap.all(), 7)?;
     let report = json(&["census", "--exact", "--json", &pid])?;
     let classes =
         |report: &Value| CLASSES[..4].iter().map(|class| amount(of_class(report, class), "bytes")).sum::<f64>();
@@ -323,7 +339,7 @@ pub fn what_is_mapped_of_the_huge_page_pool_is_of_no_class(_: &Live) -> Outcome 
 }
 
 /// Without --watch, Ctrl-C has its default action.
-pub fn one_look_leaves_ctrl_c_as_it_is(_: &Live) -> Outcome {
+fn one_look_leaves_ctrl_c_as_it_is(_: &Host) -> Outcome {
     let looking = start(&["census", "--exact", "--json"])?;
     let status = format!("/proc/{}/status", looking.pid());
     let said = looking.said_while(|| {
@@ -355,7 +371,7 @@ fn without_sys_admin(arguments: &[&str]) -> Result<Said, libtest_mimic::Failed> 
 }
 
 /// One line each, with the remedy.
-pub fn what_a_census_cannot_look_at_is_named(_: &Live) -> Outcome {
+fn what_a_census_cannot_look_at_is_named(_: &Host) -> Outcome {
     let said_of = |arguments: &[&str]| -> Result<Said, libtest_mimic::Failed> {
         let said = said(arguments)?;
         assert_eq!((said.code(), said.out.as_str()), (2, ""), "{arguments:?}: {said:?}");

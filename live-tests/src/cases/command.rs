@@ -8,11 +8,23 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use super::programs::{self, PATIENCE, Running, Said};
-use super::stage::use_parts;
+use super::programs::{self, Running, Said, TIME_LIMIT};
+use super::scripted_driver::use_parts;
 use super::{Outcome, huge_bytes, no_automatic_huge_pages, present_pages};
-use crate::live::Live;
-use crate::toy::{Backing, Mapping, Part, ToyProcess};
+use crate::host::{Host, LiveTest, tests};
+use crate::target_process::{Backing, Mapping, Part, TargetProcess};
+
+/// Tests of this file, and their requirements.
+pub(crate) const TESTS: &[LiveTest] = tests! {
+    command requires [Root, MasuCommand, PageTableWalk];
+    attach_promotes_and_reports_in_the_promised_words [RemoteCollapse, HugePageModes];
+    undo_leaves_no_huge_window [RemoteCollapse, RemoteAdvice, HugePageModes];
+    a_dry_run_touches_nothing [RemoteCollapse, HugePageModes];
+    pages_reports_in_the_promised_words [HugePageModes];
+    ctrl_c_and_sigterm_end_with_the_report;
+    a_broken_pipe_is_a_normal_end;
+    a_program_that_ends_half_way_is_reported_with_status_1;
+};
 
 const HUGE: u64 = 2 << 20;
 
@@ -40,24 +52,24 @@ pub(super) fn json(arguments: &[&str]) -> Result<Value, libtest_mimic::Failed> {
 }
 
 /// Runs the command while the target process uses these parts of its memory.
-fn run_on(toy: &mut ToyProcess, hot: &[Part], arguments: &[&str]) -> Result<Said, libtest_mimic::Failed> {
-    Ok(start(arguments)?.said_while(|| use_parts(toy, hot).map_err(io::Error::other))?)
+fn run_on(process: &mut TargetProcess, hot: &[Part], arguments: &[&str]) -> Result<Said, libtest_mimic::Failed> {
+    Ok(start(arguments)?.said_while(|| use_parts(process, hot).map_err(io::Error::other))?)
 }
 
 /// Two dense windows, hot; two dense ones, cold; two with 64 pages, hot.
-fn toy_with_heap() -> Result<(ToyProcess, Mapping, Vec<Part>), libtest_mimic::Failed> {
-    let mut toy = ToyProcess::start()?;
-    let heap = toy.map(Backing::Anonymous, 6)?;
+fn process_with_heap() -> Result<(TargetProcess, Mapping, Vec<Part>), libtest_mimic::Failed> {
+    let mut process = TargetProcess::start()?;
+    let heap = process.map(Backing::Anonymous, 6)?;
     let thin = [heap.window(4).first(64), heap.window(5).first(64)];
     for part in [heap.pages(0, 2048), thin[0], thin[1]] {
-        toy.write(part, 7)?;
+        process.write(part, 7)?;
     }
-    Ok((toy, heap, vec![heap.pages(0, 1024), thin[0], thin[1]]))
+    Ok((process, heap, vec![heap.pages(0, 1024), thin[0], thin[1]]))
 }
 
-fn check(toy: &mut ToyProcess, heap: Mapping) -> Outcome {
+fn check(process: &mut TargetProcess, heap: Mapping) -> Outcome {
     for part in [heap.pages(0, 2048), heap.window(4).first(64), heap.window(5).first(64)] {
-        toy.check(part, 7)?;
+        process.check(part, 7)?;
     }
     Ok(())
 }
@@ -90,16 +102,16 @@ const ATTACH_FIELDS: [&str; 16] = [
 ];
 
 /// From the command line to huge pages in a running program.
-pub fn attach_promotes_and_reports_in_the_promised_words(live: &Live) -> Outcome {
+fn attach_promotes_and_reports_in_the_promised_words(host: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
-    let (mut toy, heap, hot) = toy_with_heap()?;
-    let pid = toy.pid().to_string();
-    let said = run_on(&mut toy, &hot, &["attach", &pid, "--until-settled", "--json"])?;
+    let (mut process, heap, hot) = process_with_heap()?;
+    let pid = process.pid().to_string();
+    let said = run_on(&mut process, &hot, &["attach", &pid, "--until-settled", "--json"])?;
     assert_eq!((said.code(), said.err.as_str()), (0, ""));
     assert_eq!(said.out.lines().count(), 1, "one object: {}", said.out);
     let report: Value = serde_json::from_str(&said.out)?;
     has_fields(&report, &ATTACH_FIELDS)?;
-    assert_eq!(report["pid"], toy.pid().0);
+    assert_eq!(report["pid"], process.pid().0);
     assert_eq!(report["backend"], "bpf-walk");
     assert_eq!(report["settled"], true);
     assert!(report["settled_s"].as_f64().is_some_and(|s| s > 0.0));
@@ -115,46 +127,46 @@ pub fn attach_promotes_and_reports_in_the_promised_words(live: &Live) -> Outcome
         .collect();
     assert_eq!(fractions, [0.125, 0.25, 0.5, 1.0]);
     has_fields(&report["what_if"][0], &["hot_fraction", "windows", "extra_rss_bytes"])?;
-    assert_eq!(huge_bytes(live, &toy, heap)?, 2 * HUGE, "huge pages stay when masu leaves");
-    assert_eq!(present_pages(&toy, heap)?.len(), 2048 + 128);
-    check(&mut toy, heap)
+    assert_eq!(huge_bytes(host, &process, heap)?, 2 * HUGE, "huge pages stay when masu leaves");
+    assert_eq!(present_pages(&process, heap)?.len(), 2048 + 128);
+    check(&mut process, heap)
 }
 
 /// Tried, and taken back.
-pub fn undo_leaves_no_huge_window(live: &Live) -> Outcome {
+fn undo_leaves_no_huge_window(host: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
-    let (mut toy, heap, hot) = toy_with_heap()?;
-    let pid = toy.pid().to_string();
-    let said = run_on(&mut toy, &hot, &["attach", &pid, "--until-settled", "--undo", "--json"])?;
+    let (mut process, heap, hot) = process_with_heap()?;
+    let pid = process.pid().to_string();
+    let said = run_on(&mut process, &hot, &["attach", &pid, "--until-settled", "--undo", "--json"])?;
     assert_eq!((said.code(), said.err.as_str()), (0, ""));
     let report: Value = serde_json::from_str(&said.out)?;
     assert_eq!((&report["windows_promoted"], &report["windows_demoted"]), (&2.into(), &2.into()));
-    assert_eq!(huge_bytes(live, &toy, heap)?, 0);
-    check(&mut toy, heap)
+    assert_eq!(huge_bytes(host, &process, heap)?, 0);
+    check(&mut process, heap)
 }
 
 /// The plan, and nothing else.
-pub fn a_dry_run_touches_nothing(live: &Live) -> Outcome {
+fn a_dry_run_touches_nothing(host: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
-    let (mut toy, heap, hot) = toy_with_heap()?;
-    let pid = toy.pid().to_string();
-    let before = present_pages(&toy, heap)?;
-    let said = run_on(&mut toy, &hot, &["attach", &pid, "--dry-run"])?;
+    let (mut process, heap, hot) = process_with_heap()?;
+    let pid = process.pid().to_string();
+    let before = present_pages(&process, heap)?;
+    let said = run_on(&mut process, &hot, &["attach", &pid, "--dry-run"])?;
     assert_eq!((said.code(), said.err.as_str()), (0, ""));
     assert!(said.out.contains("dry run: nothing was promoted or demoted"), "{}", said.out);
     let planned = said.out.lines().find(|line| line.contains("would be promoted")).ok_or("no plan")?;
     assert_eq!(planned.split_whitespace().last(), Some("2"));
-    assert_eq!(huge_bytes(live, &toy, heap)?, 0);
-    assert_eq!(present_pages(&toy, heap)?, before);
-    check(&mut toy, heap)
+    assert_eq!(huge_bytes(host, &process, heap)?, 0);
+    assert_eq!(present_pages(&process, heap)?, before);
+    check(&mut process, heap)
 }
 
 /// Output of the papers' /proc/PID/page_acs, page by page.
-pub fn pages_reports_in_the_promised_words(_: &Live) -> Outcome {
+fn pages_reports_in_the_promised_words(_: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
-    let (mut toy, heap, hot) = toy_with_heap()?;
-    let pid = toy.pid().to_string();
-    let said = run_on(&mut toy, &hot, &["pages", &pid, "--for", "700ms", "--json"])?;
+    let (mut process, heap, hot) = process_with_heap()?;
+    let pid = process.pid().to_string();
+    let said = run_on(&mut process, &hot, &["pages", &pid, "--for", "700ms", "--json"])?;
     assert_eq!((said.code(), said.err.as_str()), (0, ""));
     let report: Value = serde_json::from_str(&said.out)?;
     has_fields(&report, &["pid", "backend", "observed_s", "mappings"])?;
@@ -184,40 +196,40 @@ pub fn pages_reports_in_the_promised_words(_: &Live) -> Outcome {
 }
 
 /// Waits until the command has promoted a window; by then it listens to signals.
-fn until_promoted(live: &Live, toy: &mut ToyProcess, heap: Mapping, hot: &[Part]) -> Outcome {
-    let deadline = Instant::now() + PATIENCE;
-    while huge_bytes(live, toy, heap)? == 0 {
+fn until_promoted(host: &Host, process: &mut TargetProcess, heap: Mapping, hot: &[Part]) -> Outcome {
+    let deadline = Instant::now() + TIME_LIMIT;
+    while huge_bytes(host, process, heap)? == 0 {
         assert!(Instant::now() < deadline, "nothing was promoted");
-        use_parts(toy, hot)?;
+        use_parts(process, hot)?;
         std::thread::sleep(Duration::from_millis(1));
     }
     Ok(())
 }
 
 /// Stopping it is a normal end: the report comes, the status is 0.
-pub fn ctrl_c_and_sigterm_end_with_the_report(live: &Live) -> Outcome {
+fn ctrl_c_and_sigterm_end_with_the_report(host: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     for signal in [Signal::INT, Signal::TERM] {
-        let (mut toy, heap, hot) = toy_with_heap()?;
-        let running = start(&["attach", &toy.pid().to_string(), "--json"])?;
-        until_promoted(live, &mut toy, heap, &hot)?;
+        let (mut process, heap, hot) = process_with_heap()?;
+        let running = start(&["attach", &process.pid().to_string(), "--json"])?;
+        until_promoted(host, &mut process, heap, &hot)?;
         running.signal(signal)?;
         let said = running.said()?;
         assert_eq!((said.code(), said.err.as_str()), (0, ""), "{signal:?}");
         let report: Value = serde_json::from_str(&said.out)?;
         assert!(report["windows_promoted"].as_u64().is_some_and(|windows| windows > 0), "{report}");
         assert_eq!(report["ended"], false);
-        check(&mut toy, heap)?;
+        check(&mut process, heap)?;
     }
     Ok(())
 }
 
 /// `masu pages PID | head -1`.
-pub fn a_broken_pipe_is_a_normal_end(_: &Live) -> Outcome {
-    let mut toy = ToyProcess::start()?;
-    let heap = toy.map(Backing::Anonymous, 4)?;
-    toy.write(heap.all().every(2), 7)?;
-    let pid = toy.pid().to_string();
+fn a_broken_pipe_is_a_normal_end(_: &Host) -> Outcome {
+    let mut process = TargetProcess::start()?;
+    let heap = process.map(Backing::Anonymous, 4)?;
+    process.write(heap.all().every(2), 7)?;
+    let pid = process.pid().to_string();
     let tasks: [&[&str]; 5] = [
         &["pages", &pid, "--for", "50ms", "--runs"],
         &["pages", &pid, "--for", "50ms", "--json"],
@@ -235,14 +247,14 @@ pub fn a_broken_pipe_is_a_normal_end(_: &Live) -> Outcome {
 }
 
 /// Done in part, and that part is reported.
-pub fn a_program_that_ends_half_way_is_reported_with_status_1(live: &Live) -> Outcome {
+fn a_program_that_ends_half_way_is_reported_with_status_1(host: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
-    let (mut toy, heap, hot) = toy_with_heap()?;
-    let pid = toy.pid();
+    let (mut process, heap, hot) = process_with_heap()?;
+    let pid = process.pid();
     let name = std::fs::read_to_string(format!("/proc/{pid}/comm"))?;
     let running = start(&["attach", &pid.to_string(), "--json"])?;
-    until_promoted(live, &mut toy, heap, &hot)?;
-    toy.kill();
+    until_promoted(host, &mut process, heap, &hot)?;
+    process.kill();
     let said = running.said()?;
     assert_eq!(said.code(), 1, "{}", said.err);
     assert_eq!(said.first_line(), format!("masu: process {pid} ({}) ended meanwhile", name.trim()));

@@ -10,9 +10,15 @@ use linux::Pid;
 use serde_json::Value;
 
 use super::command::start;
-use super::programs::{self, PATIENCE, Running};
+use super::programs::{self, Running, TIME_LIMIT};
 use super::{Outcome, no_automatic_huge_pages};
-use crate::live::Live;
+use crate::host::{Host, LiveTest, tests};
+
+/// Tests of this file, and their requirements.
+pub(crate) const TESTS: &[LiveTest] = tests! {
+    command_redis requires [Root, MasuCommand, RedisServer, PageTableWalk, RemoteCollapse, HugePageModes];
+    redis_gets_huge_pages_within_the_budget_and_keeps_its_data;
+};
 
 const KEYS: u32 = 160_000;
 const VALUE_BYTES: usize = 1200;
@@ -64,7 +70,7 @@ pub(super) struct Client(BufReader<UnixStream>);
 
 impl Client {
     pub(super) fn connect(socket: &Path) -> io::Result<Client> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIME_LIMIT;
         loop {
             match UnixStream::connect(socket) {
                 Ok(stream) => return Ok(Client(BufReader::new(stream))),
@@ -142,7 +148,7 @@ fn rss_kib(pid: Pid) -> Result<u64, libtest_mimic::Failed> {
 }
 
 /// Uniform reads over some 200 MB: nearly every window is hot and dense.
-pub fn redis_gets_huge_pages_within_the_budget_and_keeps_its_data(_: &Live) -> Outcome {
+fn redis_gets_huge_pages_within_the_budget_and_keeps_its_data(_: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let folder = Folder::make()?;
     let redis = start_redis(&folder.0)?;

@@ -6,11 +6,27 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::command::{masu, start};
-use super::programs::{PATIENCE, Running};
+use super::programs::{Running, TIME_LIMIT};
 use super::{Outcome, elf32};
-use crate::live::Live;
-use crate::need::Need;
-use crate::toy::{Backing, ToyProcess};
+use crate::host::{Host, LiveTest, tests};
+use crate::requirement::Requirement;
+use crate::target_process::{Backing, TargetProcess};
+
+/// Tests of this file, and their requirements.
+pub(crate) const TESTS: &[LiveTest] = tests! {
+    command_refusals requires [MasuCommand];
+    a_process_that_does_not_exist;
+    a_thread_of_the_kernel [KernelThreads];
+    a_thread_of_a_program;
+    a_program_that_has_ended_but_was_not_waited_for;
+    somebody_elses_program_and_no_privilege [Root];
+    a_32_bit_program [Root, Programs32];
+    a_program_that_forbids_huge_pages [Root];
+    a_program_that_another_masu_is_attached_to [Root, PageTableWalk];
+    fractions_out_of_range;
+    the_name_alone_shows_the_help;
+    one_bad_process_of_two_is_done_in_part [Root, PageTableWalk];
+};
 
 /// Larger than any process id can be.
 const NOBODY: i32 = 4_194_304;
@@ -42,35 +58,35 @@ fn refused_by_all(pid: i32, why: &str) -> Outcome {
 }
 
 /// Never was, and gone: the same.
-pub fn a_process_that_does_not_exist(_: &Live) -> Outcome {
+fn a_process_that_does_not_exist(_: &Host) -> Outcome {
     refused_by_all(NOBODY, "no such process (ESRCH)")
 }
 
 /// Process 2 starts all the others.
-pub fn a_thread_of_the_kernel(_: &Live) -> Outcome {
+fn a_thread_of_the_kernel(_: &Host) -> Outcome {
     refused_by_all(2, "it is a kernel thread")
 }
 
 /// The number that `top -H` shows.
-pub fn a_thread_of_a_program(_: &Live) -> Outcome {
-    let mut toy = ToyProcess::start()?;
-    let heap = toy.map(Backing::Anonymous, 1)?;
-    toy.spin(heap.page(0), 1, true)?;
-    let leader = toy.pid().0;
+fn a_thread_of_a_program(_: &Host) -> Outcome {
+    let mut process = TargetProcess::start()?;
+    let heap = process.map(Backing::Anonymous, 1)?;
+    process.spin(heap.page(0), 1, true)?;
+    let leader = process.pid().0;
     let threads = fs::read_dir(format!("/proc/{leader}/task"))?;
     let threads: Vec<i32> = threads.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
     let thread = threads.into_iter().find(|thread| *thread != leader).ok_or("no second thread")?;
     refused_by_all(thread, &format!("it is a thread of process {leader}"))?;
-    toy.rest()?;
+    process.rest()?;
     Ok(())
 }
 
 /// Its parent, the test, has not waited for it.
-pub fn a_program_that_has_ended_but_was_not_waited_for(_: &Live) -> Outcome {
+fn a_program_that_has_ended_but_was_not_waited_for(_: &Host) -> Outcome {
     let mut child = Command::new("/proc/self/exe");
-    child.arg(crate::toy::FLAG).stdin(Stdio::null()).stdout(Stdio::null());
+    child.arg(crate::target_process::FLAG).stdin(Stdio::null()).stdout(Stdio::null());
     let child = Running(child.spawn()?);
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIME_LIMIT;
     while !fs::read_to_string(format!("/proc/{}/stat", child.pid()))?.contains(") Z ") {
         assert!(Instant::now() < deadline, "it does not end");
         std::thread::sleep(Duration::from_millis(2));
@@ -84,21 +100,21 @@ fn as_nobody(mut command: Command) -> Command {
 }
 
 /// Another user's program, and the user's own without the privilege for the advice.
-pub fn somebody_elses_program_and_no_privilege(live: &Live) -> Outcome {
-    let toy = ToyProcess::start()?;
-    let pid = toy.pid().to_string();
+fn somebody_elses_program_and_no_privilege(host: &Host) -> Outcome {
+    let process = TargetProcess::start()?;
+    let pid = process.pid().to_string();
     let why = "it belongs to somebody else: permission denied (EACCES)";
     refused_by(as_nobody(masu()?).args(["attach", &pid]), &format!("masu: cannot attach to process {pid}: {why}"))?;
     refused_by(as_nobody(masu()?).args(["pages", &pid]), &format!("masu: cannot look at process {pid}: {why}"))?;
 
-    let own = ToyProcess::start_by(as_nobody(Command::new("/proc/self/exe")))?;
+    let own = TargetProcess::start_by(as_nobody(Command::new("/proc/self/exe")))?;
     let pid = own.pid().to_string();
     let why = "advice to another process needs CAP_SYS_NICE: operation not permitted (EPERM)";
     refused_by(as_nobody(masu()?).args(["attach", &pid]), &format!("masu: cannot attach to process {pid}: {why}"))?;
     // Scanning a program of one's own takes no privilege where the kernel has the scan, but accesses are not seen then,
     // and that is reported.
     let said = Running::start(as_nobody(masu()?).args(["pages", &pid, "--for", "20ms"]))?.said()?;
-    let (code, line) = match live.has(Need::PagemapScan) {
+    let (code, line) = match host.has(Requirement::PagemapScan) {
         true => (0, "masu: observing by residency"),
         false => (2, "masu: cannot observe any process: bpf-walk: "),
     };
@@ -113,16 +129,16 @@ pub fn somebody_elses_program_and_no_privilege(live: &Live) -> Outcome {
 }
 
 /// Two calls long, without a library.
-pub fn a_32_bit_program(_: &Live) -> Outcome {
+fn a_32_bit_program(_: &Host) -> Outcome {
     let child = Running(elf32::run(elf32::PAUSE)?);
     refused_by_all(child.pid(), "it is a 32-bit program")
 }
 
 /// The program itself forbids them; scanning it is allowed.
-pub fn a_program_that_forbids_huge_pages(_: &Live) -> Outcome {
-    let mut toy = ToyProcess::start()?;
-    toy.forbid_huge_pages()?;
-    let pid = toy.pid().to_string();
+fn a_program_that_forbids_huge_pages(_: &Host) -> Outcome {
+    let mut process = TargetProcess::start()?;
+    process.forbid_huge_pages()?;
+    let pid = process.pid().to_string();
     let name = fs::read_to_string(format!("/proc/{pid}/comm"))?;
     let why = format!("{} forbids huge pages for itself (prctl PR_SET_THP_DISABLE; THP_enabled: 0)", name.trim());
     refused(&["attach", &pid], &format!("masu: cannot attach to process {pid}: {why}"))?;
@@ -132,13 +148,13 @@ pub fn a_program_that_forbids_huge_pages(_: &Live) -> Outcome {
 }
 
 /// Two would clear each other's marks.
-pub fn a_program_that_another_masu_is_attached_to(_: &Live) -> Outcome {
-    let toy = ToyProcess::start()?;
-    let pid = toy.pid().to_string();
+fn a_program_that_another_masu_is_attached_to(_: &Host) -> Outcome {
+    let process = TargetProcess::start()?;
+    let pid = process.pid().to_string();
     let first = start(&["attach", &pid])?;
     // A second one that came too early would be the first.
     let held = format!(" {pid} {pid}");
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIME_LIMIT;
     while !fs::read_to_string("/proc/locks")?.lines().any(|line| line.contains("OFDLCK") && line.ends_with(&held)) {
         assert!(Instant::now() < deadline, "it does not attach");
         std::thread::sleep(Duration::from_millis(2));
@@ -152,7 +168,7 @@ pub fn a_program_that_another_masu_is_attached_to(_: &Live) -> Outcome {
 }
 
 /// Not fractions, fractions of nothing, times of nothing.
-pub fn fractions_out_of_range(_: &Live) -> Outcome {
+fn fractions_out_of_range(_: &Host) -> Outcome {
     let above_zero = "expected a fraction above 0 and up to 1, such as 0.25, 25% or 1/4";
     for bad in ["0", "2", "x"] {
         let line = format!("masu: invalid value '{bad}' for '--hot-fraction <F>': {bad}: {above_zero}");
@@ -168,7 +184,7 @@ pub fn fractions_out_of_range(_: &Live) -> Outcome {
 }
 
 /// A user who types only the name wants an overview.
-pub fn the_name_alone_shows_the_help(_: &Live) -> Outcome {
+fn the_name_alone_shows_the_help(_: &Host) -> Outcome {
     let said = start(&[])?.said()?;
     assert_eq!((said.code(), said.out.as_str()), (2, ""));
     assert!(said.err.contains("Usage: masu [OPTIONS] <COMMAND>") && said.err.contains("attach"), "{}", said.err);
@@ -176,13 +192,13 @@ pub fn the_name_alone_shows_the_help(_: &Live) -> Outcome {
 }
 
 /// The good one is served, the bad one named, and the status shows that not all was done.
-pub fn one_bad_process_of_two_is_done_in_part(_: &Live) -> Outcome {
-    let toy = ToyProcess::start()?;
-    let (good, bad) = (toy.pid().to_string(), NOBODY.to_string());
+fn one_bad_process_of_two_is_done_in_part(_: &Host) -> Outcome {
+    let process = TargetProcess::start()?;
+    let (good, bad) = (process.pid().to_string(), NOBODY.to_string());
     let said = start(&["attach", &bad, &good, "--dry-run", "--json"])?.said()?;
     assert_eq!(said.code(), 1);
     assert_eq!(said.first_line(), format!("masu: cannot attach to process {bad}: no such process (ESRCH)"));
     let report: serde_json::Value = serde_json::from_str(&said.out)?;
-    assert_eq!(report["pid"], toy.pid().0);
+    assert_eq!(report["pid"], process.pid().0);
     Ok(())
 }

@@ -10,9 +10,21 @@ use serde_json::Value;
 use super::command::{json, masu, said, start};
 use super::programs::Running;
 use super::{Outcome, huge_bytes, no_automatic_huge_pages};
-use crate::live::Live;
-use crate::toy::subject;
-use crate::toy::{Backing, Mapping, ToyProcess};
+use crate::host::{Host, LiveTest, tests};
+use crate::target_process::task;
+use crate::target_process::{Backing, Mapping, TargetProcess};
+
+/// Tests of this file, and their requirements.
+pub(crate) const TESTS: &[LiveTest] = tests! {
+    command_stat requires [Root, MasuCommand];
+    stat_of_a_process_says_what_became_of_its_windows [PageFrames, HugePageModes];
+    stat_of_the_host_names_its_counters_its_free_blocks_and_the_processes [PageFrames, HugePageModes];
+    watching_ends_with_the_process [PageFrames, HugePageModes];
+    without_privileges_the_reason_is_not_known [PagemapScan, HugePageModes];
+    set_switches_huge_pages_off_and_on [PageFrames, RemoteAdvice, HugePageModes];
+    set_leaves_traced_and_filtered_programs_alone;
+    set_names_the_word_that_it_does_not_understand;
+};
 
 /// User id of nobody, which owns nothing.
 const NOBODY_UID: u32 = 65534;
@@ -28,25 +40,25 @@ const WINDOW_FIELDS: [&str; 7] = [
 ];
 
 /// Two huge windows, one of them hardly used, and one untouched; one that was touched too early.
-fn toy() -> Result<(ToyProcess, Mapping), libtest_mimic::Failed> {
-    let mut toy = ToyProcess::start()?;
-    let heap = toy.map(Backing::Anonymous, 4)?;
-    toy.write(heap.window(3).every(8), 7)?;
-    toy.advise(heap.all(), libc::MADV_HUGEPAGE)?;
-    toy.write(heap.window(0), 7)?;
-    toy.write(heap.window(1).every(8), 7)?;
-    Ok((toy, heap))
+fn process() -> Result<(TargetProcess, Mapping), libtest_mimic::Failed> {
+    let mut process = TargetProcess::start()?;
+    let heap = process.map(Backing::Anonymous, 4)?;
+    process.write(heap.window(3).every(8), 7)?;
+    process.advise(heap.all(), libc::MADV_HUGEPAGE)?;
+    process.write(heap.window(0), 7)?;
+    process.write(heap.window(1).every(8), 7)?;
+    Ok((process, heap))
 }
 
 /// By kind, in all, and with the unit in every name.
-pub fn stat_of_a_process_says_what_became_of_its_windows(_: &Live) -> Outcome {
+fn stat_of_a_process_says_what_became_of_its_windows(_: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
-    let (toy, _heap) = toy()?;
-    let pid = toy.pid().to_string();
+    let (process, _heap) = process()?;
+    let pid = process.pid().to_string();
     let report = json(&["stat", &pid, "--json"])?;
     let numbers = |of: &Value| WINDOW_FIELDS.map(|field| of[field].as_u64());
     assert_eq!(numbers(&report["total"]), [4, 2, 1, 0, 1, 0, 1].map(Some));
-    assert_eq!((&report["pid"], &report["forbidden"]), (&toy.pid().0.into(), &false.into()));
+    assert_eq!((&report["pid"], &report["forbidden"]), (&process.pid().0.into(), &false.into()));
     assert!(report["rss_bytes"].as_u64().is_some_and(|bytes| bytes > 4 << 20));
     let kinds = report["by_kind"].as_array().ok_or("no kinds")?;
     let names: Vec<_> = kinds.iter().filter_map(|kind| kind["kind"].as_str()).collect();
@@ -61,9 +73,9 @@ pub fn stat_of_a_process_says_what_became_of_its_windows(_: &Live) -> Outcome {
 }
 
 /// The paper's two files, and the processes with huge pages.
-pub fn stat_of_the_host_names_its_counters_its_free_blocks_and_the_processes(_: &Live) -> Outcome {
+fn stat_of_the_host_names_its_counters_its_free_blocks_and_the_processes(_: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
-    let (toy, _heap) = toy()?;
+    let (process, _heap) = process()?;
     let report = json(&["stat", "--json"])?;
     assert_eq!(report["thp"]["enabled"], "madvise");
     assert!(report["events"]["thp_fault_alloc"].as_u64().is_some_and(|times| times >= 2));
@@ -71,24 +83,24 @@ pub fn stat_of_the_host_names_its_counters_its_free_blocks_and_the_processes(_: 
     assert!(zones.iter().all(|zone| zone["free_blocks"].as_array().is_some_and(|blocks| blocks.len() > 9)));
     assert!(report["free_windows"].as_u64().is_some());
     let processes = report["processes"].as_array().ok_or("no processes")?;
-    let ours = processes.iter().find(|process| process["pid"] == toy.pid().0).ok_or("the toy is missing")?;
+    let ours = processes.iter().find(|other| other["pid"] == process.pid().0).ok_or("the target process is missing")?;
     assert_eq!(ours["allocated_windows"], 2);
     let sorted =
         processes.windows(2).all(|two| two[0]["allocated_windows"].as_u64() >= two[1]["allocated_windows"].as_u64());
     assert!(sorted, "most first");
     let text = said(&["stat"])?;
     assert_eq!((text.code(), text.err.as_str()), (0, ""));
-    for part in ["free windows of 2 MiB: ", "thp_fault_fallback", &toy.pid().to_string()] {
+    for part in ["free windows of 2 MiB: ", "thp_fault_fallback", &process.pid().to_string()] {
         assert!(text.out.contains(part), "{part} is missing: {}", text.out);
     }
     Ok(())
 }
 
 /// One object a line until the process ends, which ends the command.
-pub fn watching_ends_with_the_process(_: &Live) -> Outcome {
+fn watching_ends_with_the_process(_: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
-    let (mut toy, _heap) = toy()?;
-    let pid = toy.pid().to_string();
+    let (mut process, _heap) = process()?;
+    let pid = process.pid().to_string();
     let begun = Instant::now();
     said(&["stat", &pid])?;
     // Both have to start before their first scan, which takes long on a slow machine.
@@ -96,7 +108,7 @@ pub fn watching_ends_with_the_process(_: &Live) -> Outcome {
     let json = start(&["stat", &pid, "--watch", "50ms", "--json"])?;
     let text = start(&["stat", "--watch", "50ms", &pid])?;
     std::thread::sleep(to_start + Duration::from_millis(600));
-    toy.kill();
+    process.kill();
     let (json, text) = (json.said()?, text.said()?);
     assert_eq!((json.code(), json.err.as_str()), (0, ""));
     assert_eq!((text.code(), text.err.as_str()), (0, ""));
@@ -109,17 +121,17 @@ pub fn watching_ends_with_the_process(_: &Live) -> Outcome {
 }
 
 /// Values that only root can read are reported as not known, and not as zero.
-pub fn without_privileges_the_reason_is_not_known(_: &Live) -> Outcome {
+fn without_privileges_the_reason_is_not_known(_: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let mut own = Command::new("/proc/self/exe");
     own.uid(NOBODY_UID).gid(NOBODY_UID);
-    let mut toy = ToyProcess::start_by(own)?;
-    let heap = toy.map(Backing::Anonymous, 2)?;
-    toy.write(heap.page(0), 7)?;
-    toy.advise(heap.all(), libc::MADV_HUGEPAGE)?;
+    let mut process = TargetProcess::start_by(own)?;
+    let heap = process.map(Backing::Anonymous, 2)?;
+    process.write(heap.page(0), 7)?;
+    process.advise(heap.all(), libc::MADV_HUGEPAGE)?;
     let mut command = masu()?;
     command.uid(NOBODY_UID).gid(NOBODY_UID);
-    let said = Running::start(command.args(["stat", &toy.pid().to_string(), "--json"]))?.said()?;
+    let said = Running::start(command.args(["stat", &process.pid().to_string(), "--json"]))?.said()?;
     assert_eq!((said.code(), said.err.as_str()), (0, ""));
     let report: Value = serde_json::from_str(&said.out)?;
     let total = &report["total"];
@@ -131,10 +143,10 @@ pub fn without_privileges_the_reason_is_not_known(_: &Live) -> Outcome {
 }
 
 /// Memory that is there and memory to come, without a restart, and back again.
-pub fn set_switches_huge_pages_off_and_on(live: &Live) -> Outcome {
+fn set_switches_huge_pages_off_and_on(host: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
-    let (mut toy, heap) = toy()?;
-    let pid = toy.pid().to_string();
+    let (mut process, heap) = process()?;
+    let pid = process.pid().to_string();
     let report = json(&["set", &pid, "huge=off", "--json"])?;
     let field = |name: &str| report[name].as_u64().ok_or_else(|| format!("no {name}: {report}"));
     assert_eq!(report["huge_pages_allowed"], false);
@@ -143,12 +155,12 @@ pub fn set_switches_huge_pages_off_and_on(live: &Live) -> Outcome {
     // A kernel before 6.12 splits and returns nothing; then the program's own growth, a page or two, is all that there is.
     let returned = field("returned_bytes")?;
     assert!(returned == 0 || field("rss_before_bytes")? > field("rss_after_bytes")?, "{report}");
-    assert_eq!(status(live.files(), toy.pid())?.huge_pages, HugePages::Forbidden);
+    assert_eq!(status(host.files(), process.pid())?.huge_pages, HugePages::Forbidden);
     // Memory to come.
-    toy.write(heap.window(2), 7)?;
-    assert_eq!(huge_bytes(live, &toy, heap)?, 0);
-    toy.check(heap.window(0), 7)?;
-    toy.check(heap.window(1).every(8), 7)?;
+    process.write(heap.window(2), 7)?;
+    assert_eq!(huge_bytes(host, &process, heap)?, 0);
+    process.check(heap.window(0), 7)?;
+    process.check(heap.window(1).every(8), 7)?;
     // Twice is the same.
     let again = json(&["set", "huge=off", &pid, "--json"])?;
     assert_eq!((&again["huge_pages_allowed"], &again["windows_split"]), (&false.into(), &0.into()));
@@ -156,12 +168,12 @@ pub fn set_switches_huge_pages_off_and_on(live: &Live) -> Outcome {
     let text = said(&["set", &pid, "huge=on"])?;
     assert_eq!((text.code(), text.err.as_str()), (0, ""));
     assert!(text.out.contains("huge pages allowed"), "{}", text.out);
-    assert_eq!(status(live.files(), toy.pid())?.huge_pages, HugePages::Allowed);
-    let fresh = toy.map(Backing::Anonymous, 1)?;
-    toy.advise(fresh.all(), libc::MADV_HUGEPAGE)?;
-    toy.write(fresh.all(), 9)?;
-    assert_eq!(huge_bytes(live, &toy, fresh)?, 2 << 20);
-    toy.check(heap.window(2), 7)?;
+    assert_eq!(status(host.files(), process.pid())?.huge_pages, HugePages::Allowed);
+    let fresh = process.map(Backing::Anonymous, 1)?;
+    process.advise(fresh.all(), libc::MADV_HUGEPAGE)?;
+    process.write(fresh.all(), 9)?;
+    assert_eq!(huge_bytes(host, &process, fresh)?, 2 << 20);
+    process.check(heap.window(2), 7)?;
     Ok(())
 }
 
@@ -173,35 +185,35 @@ fn refused(arguments: &[&str], line: &str) -> Outcome {
 }
 
 /// A debugger is attached, or a filter that could kill it.
-pub fn set_leaves_traced_and_filtered_programs_alone(live: &Live) -> Outcome {
-    let toy = ToyProcess::start()?;
-    let pid = toy.pid();
+fn set_leaves_traced_and_filtered_programs_alone(host: &Host) -> Outcome {
+    let process = TargetProcess::start()?;
+    let pid = process.pid();
     // SAFETY: SEIZE and DETACH take numbers alone; the target process is a child of ours, which goes on running.
     let seized = unsafe { libc::ptrace(libc::PTRACE_SEIZE, pid.0, 0, 0) };
     assert_eq!(seized, 0);
-    let tracer = status(live.files(), pid)?.tracer.ok_or("not traced")?;
+    let tracer = status(host.files(), pid)?.tracer.ok_or("not traced")?;
     let line = format!("masu: cannot change process {pid}: it is traced by process {tracer} already");
     refused(&["set", &pid.to_string(), "huge=off"], &line)?;
-    drop(toy);
+    drop(process);
 
     let mut command = Command::new("/proc/self/exe");
-    command.args([subject::FLAG, "filtered"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    command.args([task::FLAG, "filtered"]).stdin(Stdio::piped()).stdout(Stdio::piped());
     let filtered = Running(command.spawn()?);
     let pid = linux::Pid(filtered.pid());
-    let deadline = std::time::Instant::now() + super::programs::PATIENCE;
-    while status(live.files(), pid)?.seccomp != linux::status::Seccomp::Filtered {
+    let deadline = std::time::Instant::now() + super::programs::TIME_LIMIT;
+    while status(host.files(), pid)?.seccomp != linux::status::Seccomp::Filtered {
         assert!(std::time::Instant::now() < deadline, "it has no filter");
         std::thread::sleep(Duration::from_millis(1));
     }
-    let name = status(live.files(), pid)?.name;
+    let name = status(host.files(), pid)?.name;
     let why = format!("a filter looks over its system calls (seccomp), and could kill {name} for this one");
     refused(&["set", &pid.to_string(), "huge=off"], &format!("masu: cannot change process {pid}: {why}"))?;
-    assert_eq!(status(live.files(), pid)?.huge_pages, HugePages::Allowed);
+    assert_eq!(status(host.files(), pid)?.huge_pages, HugePages::Allowed);
     Ok(())
 }
 
 /// Each message names the bad word and the expected ones.
-pub fn set_names_the_word_that_it_does_not_understand(_: &Live) -> Outcome {
+fn set_names_the_word_that_it_does_not_understand(_: &Host) -> Outcome {
     let expected = "expected a process id, huge=on, huge=off, align=on or align=off";
     for bad in ["huge=maybe", "huge", "x", "0"] {
         let line = format!("masu: invalid value '{bad}' for '<PID|SETTING>...': {bad}: {expected}");
@@ -210,8 +222,8 @@ pub fn set_names_the_word_that_it_does_not_understand(_: &Live) -> Outcome {
     refused(&["set", "huge=off"], "masu: no process: expected at least one process id")?;
     refused(&["set", "1"], "masu: nothing to set: expected huge=on, huge=off, align=on or align=off")?;
     refused(&["set", "1", "huge=on", "huge=off"], "masu: huge=on and huge=off: expected one of the two")?;
-    let toy = ToyProcess::start()?;
-    let pid = toy.pid();
+    let process = TargetProcess::start()?;
+    let pid = process.pid();
     let why = "align= is for programs started by masu run, and it was not";
     refused(&["set", &pid.to_string(), "align=on"], &format!("masu: cannot change process {pid}: {why}"))
 }

@@ -17,13 +17,22 @@ use rustix::process::Signal;
 use super::command::masu;
 use super::llc_run::{Place, config};
 use super::llc_shared::{Merging, until};
-use super::programs::{PATIENCE, Running, Said};
+use super::programs::{Running, Said, TIME_LIMIT};
 use super::run::{Folder, Result, own};
 use super::{Outcome, no_automatic_huge_pages};
 use crate::group::Group;
-use crate::live::Live;
+use crate::host::{Host, LiveTest, tests};
 use crate::program;
 use crate::program::names::CODE;
+
+/// Tests of this file, and their requirements.
+pub(crate) const TESTS: &[LiveTest] = tests! {
+    hostile_names requires [Root, MasuCommand];
+    no_name_of_a_process_or_a_file_reaches_the_terminal_as_it_is [PageFrames, PageTableWalk, RemoteCollapse, RemoteAdvice, HugePageModes];
+    no_name_of_a_client_reaches_the_terminal_as_it_is [PageTableWalk, RemoteCollapse, RemoteAdvice];
+    no_name_of_a_group_or_a_pinned_file_reaches_the_terminal_as_it_is [PageFrames, MemoryGroups, DiskFiles];
+    no_name_of_a_sharer_reaches_the_terminal_as_it_is [PageFrames, Ksm, MemoryGroups, Fuse, ResctrlEmulator, HugePageModes];
+};
 
 /// Command names of the programs, as masu shows them.
 const COMM_SHOWN: &str = r"\x1b]0;own\x07\x0aPID\xff\\";
@@ -114,7 +123,7 @@ fn has(text: &str, what: &str) {
 }
 
 /// All commands that inspect a process, or change it.
-pub fn no_name_of_a_process_or_a_file_reaches_the_terminal_as_it_is(_: &Live) -> Outcome {
+fn no_name_of_a_process_or_a_file_reaches_the_terminal_as_it_is(_: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let hostile = Hostile::start("names", None)?;
     let pid = hostile.pid();
@@ -152,12 +161,12 @@ pub fn no_name_of_a_process_or_a_file_reaches_the_terminal_as_it_is(_: &Live) ->
 }
 
 /// A client of the tracker, in the tracker's output.
-pub fn no_name_of_a_client_reaches_the_terminal_as_it_is(_: &Live) -> Outcome {
+fn no_name_of_a_client_reaches_the_terminal_as_it_is(_: &Host) -> Outcome {
     let hostile = Hostile::start("names-track", None)?;
     let socket = hostile.folder.0.join("track.sock");
     for format in [&["--json"][..], &[]] {
         let running = Running::start(masu()?.args(["track", "--socket"]).arg(&socket).args(format))?;
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIME_LIMIT;
         let connection = loop {
             match Connection::at(&socket) {
                 Ok(connection) => break connection,
@@ -169,7 +178,7 @@ pub fn no_name_of_a_client_reaches_the_terminal_as_it_is(_: &Live) -> Outcome {
         let bytes = Request::Register(Terms { pid: hostile.programs[0].pid(), ..USUAL }).write(&mut message);
         connection.send(&message[..bytes], &[])?;
         let mut answer = [0; SHORT_BYTES];
-        let (bytes, _) = connection.receive(&mut answer, PATIENCE)?.ok_or("it was cut off")?;
+        let (bytes, _) = connection.receive(&mut answer, TIME_LIMIT)?.ok_or("it was cut off")?;
         assert_eq!(Answer::read(&answer[..bytes]), Ok(Answer::Welcome));
         running.signal(Signal::INT)?;
         let said = running.said()?;
@@ -189,7 +198,7 @@ fn group() -> std::io::Result<Group> {
 const GROUP_SHOWN: &str = r"\x1b[2J\xc2\x9b31m\xe2\x80\xae\x0d\\";
 
 /// Names of locked files, of plans, and of a cgroup's counts.
-pub fn no_name_of_a_group_or_a_pinned_file_reaches_the_terminal_as_it_is(_: &Live) -> Outcome {
+fn no_name_of_a_group_or_a_pinned_file_reaches_the_terminal_as_it_is(_: &Host) -> Outcome {
     let hostile = Hostile::start("names-aging", Some(group()?))?;
     let name = hostile.group.as_ref().ok_or("no group")?.name();
     hostile.both(&["census", "--cgroup", &name])?;
@@ -199,7 +208,7 @@ pub fn no_name_of_a_group_or_a_pinned_file_reaches_the_terminal_as_it_is(_: &Liv
 }
 
 /// Names of sharing processes, of programs in the partitions, and of unmanaged groups.
-pub fn no_name_of_a_sharer_reaches_the_terminal_as_it_is(_: &Live) -> Outcome {
+fn no_name_of_a_sharer_reaches_the_terminal_as_it_is(_: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let _merging = Merging::start()?;
     let hostile = Hostile::start("names-llc", Some(group()?))?;

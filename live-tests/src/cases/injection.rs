@@ -10,22 +10,38 @@ use linux::{Error, Pid, stat};
 use rustix::process::Signal;
 
 use super::Outcome;
-use super::programs::{PATIENCE, Running};
-use crate::live::Live;
-use crate::toy::subject::{FLAG, SLEEP_MS, queued_signal};
+use super::programs::{Running, TIME_LIMIT};
+use crate::host::{Host, LiveTest, tests};
+use crate::target_process::task::{FLAG, SLEEP_MS, queued_signal};
+
+/// Tests of this file, and their requirements.
+pub(crate) const TESTS: &[LiveTest] = tests! {
+    injection requires [Root];
+    a_sleeping_process_sleeps_on;
+    a_call_that_is_never_restarted_is_made_again;
+    a_process_that_waits_for_input_gets_it;
+    a_computation_comes_out_the_same [RealProcessor];
+    no_signal_is_lost [RealProcessor];
+    a_stopped_process_stays_stopped [RealProcessor];
+    a_process_that_ends_meanwhile_is_gone;
+    a_process_that_execs_goes_on_and_it_is_said [RealProcessor];
+    code_that_changes_under_a_call_gains_nothing [RealProcessor];
+    a_process_that_does_not_stop_is_given_up;
+    a_frozen_process_is_refused;
+};
 
 /// A target process and its output.
-struct Subject {
+struct Task {
     running: Running,
     said: BufReader<ChildStdout>,
 }
 
-impl Subject {
-    fn start(what: &str) -> Result<Subject, libtest_mimic::Failed> {
-        Subject::counting(what, 0)
+impl Task {
+    fn start(what: &str) -> Result<Task, libtest_mimic::Failed> {
+        Task::counting(what, 0)
     }
 
-    fn counting(what: &str, count: u64) -> Result<Subject, libtest_mimic::Failed> {
+    fn counting(what: &str, count: u64) -> Result<Task, libtest_mimic::Failed> {
         let mut command = Command::new("/proc/self/exe");
         let mut child = command
             .args([FLAG, what, &count.to_string()])
@@ -34,9 +50,9 @@ impl Subject {
             .stderr(Stdio::null())
             .spawn()?;
         let said = BufReader::new(child.stdout.take().ok_or("no pipe")?);
-        let mut subject = Subject { running: Running(child), said };
-        assert_eq!(subject.line()?, "ready");
-        Ok(subject)
+        let mut task = Task { running: Running(child), said };
+        assert_eq!(task.line()?, "ready");
+        Ok(task)
     }
 
     fn pid(&self) -> Pid {
@@ -56,14 +72,14 @@ impl Subject {
         Ok((outcome.to_owned(), time.parse()?))
     }
 
-    fn state(&self, live: &Live) -> Result<char, Error> {
-        stat::stat(live.files(), self.pid()).map(|stat| stat.state)
+    fn state(&self, host: &Host) -> Result<char, Error> {
+        stat::stat(host.files(), self.pid()).map(|stat| stat.state)
     }
 
     /// Waits until it is in this state.
-    fn until(&self, live: &Live, state: char) -> Outcome {
-        let deadline = Instant::now() + PATIENCE;
-        while self.state(live)? != state {
+    fn until(&self, host: &Host, state: char) -> Outcome {
+        let deadline = Instant::now() + TIME_LIMIT;
+        while self.state(host)? != state {
             assert!(Instant::now() < deadline, "process {} does not come to state {state}", self.pid());
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -71,20 +87,20 @@ impl Subject {
     }
 
     /// Sets the flag and clears it again, `times` times in all, and checks each time.
-    fn interfere(&self, live: &Live, times: usize) -> Outcome {
-        assert!(self.interfere_while_it_runs(live, times)?, "it ended");
+    fn interfere(&self, host: &Host, times: usize) -> Outcome {
+        assert!(self.interfere_while_it_runs(host, times)?, "it ended");
         Ok(())
     }
 
     /// The same with a process that may end meanwhile; false when it did.
-    fn interfere_while_it_runs(&self, live: &Live, times: usize) -> Result<bool, libtest_mimic::Failed> {
+    fn interfere_while_it_runs(&self, host: &Host, times: usize) -> Result<bool, libtest_mimic::Failed> {
         for time in 0..times {
             let forbid = time % 2 == 0;
-            match forbid_huge_pages(live.files(), self.pid(), forbid) {
+            match forbid_huge_pages(host.files(), self.pid(), forbid) {
                 Err(why) if why.is_gone() => return Ok(false),
                 other => other?,
             }
-            let found = status(live.files(), self.pid())?;
+            let found = status(host.files(), self.pid())?;
             if found.huge_pages == HugePages::NotReported {
                 return Ok(false); // no memory any more
             }
@@ -98,20 +114,20 @@ impl Subject {
 }
 
 /// Each sleeps for its full time, and sees no interruption.
-pub fn a_sleeping_process_sleeps_on(live: &Live) -> Outcome {
+fn a_sleeping_process_sleeps_on(host: &Host) -> Outcome {
     for (call, expected) in [("nanosleep", "0"), ("poll", "0"), ("futex", "errno110")] {
-        let mut subject = Subject::start(call)?;
-        subject.until(live, 'S')?;
+        let mut task = Task::start(call)?;
+        task.until(host, 'S')?;
         // On a slow machine as often as there is time before it wakes.
         let last = Instant::now() + Duration::from_millis(SLEEP_MS * 2 / 3);
         for _ in 0..40 {
-            subject.interfere(live, 2)?;
+            task.interfere(host, 2)?;
             std::thread::sleep(Duration::from_millis(10));
             if Instant::now() > last {
                 break;
             }
         }
-        let (outcome, time_ms) = subject.outcome()?;
+        let (outcome, time_ms) = task.outcome()?;
         assert_eq!(outcome, expected, "{call}");
         // On a busy machine it may wake late, but never early.
         assert!((SLEEP_MS..SLEEP_MS + 500).contains(&time_ms), "{call}: {time_ms} ms");
@@ -120,51 +136,51 @@ pub fn a_sleeping_process_sleeps_on(live: &Live) -> Outcome {
 }
 
 /// A call that answers EINTR after every stop is made again, and its time limit starts anew.
-pub fn a_call_that_is_never_restarted_is_made_again(live: &Live) -> Outcome {
-    let mut subject = Subject::start("epoll")?;
-    subject.until(live, 'S')?;
+fn a_call_that_is_never_restarted_is_made_again(host: &Host) -> Outcome {
+    let mut task = Task::start("epoll")?;
+    task.until(host, 'S')?;
     for _ in 0..10 {
-        subject.interfere(live, 2)?;
+        task.interfere(host, 2)?;
         std::thread::sleep(Duration::from_millis(20));
     }
-    let (outcome, time_ms) = subject.outcome()?;
+    let (outcome, time_ms) = task.outcome()?;
     assert_eq!(outcome, "0", "the time was up");
     assert!((SLEEP_MS..2 * SLEEP_MS).contains(&time_ms), "{time_ms} ms");
     Ok(())
 }
 
 /// It gets the byte that is sent afterwards.
-pub fn a_process_that_waits_for_input_gets_it(live: &Live) -> Outcome {
-    let mut subject = Subject::start("read")?;
-    subject.until(live, 'S')?;
-    subject.interfere(live, 100)?;
-    subject.until(live, 'S')?;
-    subject.running.0.stdin.as_mut().ok_or("no pipe")?.write_all(&[42])?;
-    assert_eq!(subject.outcome()?.0, "1:42");
+fn a_process_that_waits_for_input_gets_it(host: &Host) -> Outcome {
+    let mut task = Task::start("read")?;
+    task.until(host, 'S')?;
+    task.interfere(host, 100)?;
+    task.until(host, 'S')?;
+    task.running.0.stdin.as_mut().ok_or("no pipe")?.write_all(&[42])?;
+    assert_eq!(task.outcome()?.0, "1:42");
     Ok(())
 }
 
 /// Every register is restored, including those of the floating point unit.
-pub fn a_computation_comes_out_the_same(live: &Live) -> Outcome {
+fn a_computation_comes_out_the_same(host: &Host) -> Outcome {
     for what in ["compute", "threads"] {
-        let expected = Subject::start(what)?.outcome()?.0;
-        let mut subject = Subject::start(what)?;
+        let expected = Task::start(what)?.outcome()?.0;
+        let mut task = Task::start(what)?;
         let mut times = 0;
-        while subject.interfere_while_it_runs(live, 2)? {
+        while task.interfere_while_it_runs(host, 2)? {
             times += 2;
         }
         assert!(times > 20, "{what}: only {times} times");
-        assert_eq!(subject.outcome()?.0, expected, "{what}, after {times} times");
+        assert_eq!(task.outcome()?.0, expected, "{what}, after {times} times");
     }
     Ok(())
 }
 
 /// Signals that come meanwhile are handled afterwards, each of them, and none twice.
-pub fn no_signal_is_lost(live: &Live) -> Outcome {
+fn no_signal_is_lost(host: &Host) -> Outcome {
     const SENT: u64 = 3000;
-    let mut subject = Subject::start("signals")?;
-    assert_eq!(subject.line()?, "handling");
-    let pid = subject.pid();
+    let mut task = Task::start("signals")?;
+    assert_eq!(task.line()?, "handling");
+    let pid = task.pid();
     let sender = std::thread::spawn(move || {
         for _ in 0..SENT {
             // SAFETY: three numbers, to a child of ours that has not been waited for.
@@ -174,13 +190,13 @@ pub fn no_signal_is_lost(live: &Live) -> Outcome {
         }
     });
     while !sender.is_finished() {
-        subject.interfere(live, 2)?;
+        task.interfere(host, 2)?;
     }
     sender.join().map_err(|_| "the sender failed")?;
-    subject.interfere(live, 2)?;
+    task.interfere(host, 2)?;
     std::thread::sleep(Duration::from_millis(20));
-    drop(subject.running.0.stdin.take());
-    let said = subject.line()?;
+    drop(task.running.0.stdin.take());
+    let said = task.line()?;
     let numbers: Vec<u64> = said.split(' ').map(str::parse).collect::<Result<_, _>>()?;
     let [queued, alarms, wrong] = numbers[..] else { return Err(format!("{said:?}").into()) };
     assert_eq!((queued, wrong), (SENT, 0), "{said}");
@@ -190,32 +206,32 @@ pub fn no_signal_is_lost(live: &Live) -> Outcome {
 }
 
 /// Stopped by job control before and after, and in between for all that its parent can see.
-pub fn a_stopped_process_stays_stopped(live: &Live) -> Outcome {
-    let expected = Subject::start("compute")?.outcome()?.0;
+fn a_stopped_process_stays_stopped(host: &Host) -> Outcome {
+    let expected = Task::start("compute")?.outcome()?.0;
     // Not SIGTSTP, too: the kernel drops it in a process group whose parents are of another session, as may be here.
-    let mut subject = Subject::start("compute")?;
-    subject.running.signal(Signal::STOP)?;
-    subject.until(live, 'T')?;
+    let mut task = Task::start("compute")?;
+    task.running.signal(Signal::STOP)?;
+    task.until(host, 'T')?;
     for _ in 0..20 {
-        subject.interfere(live, 2)?;
-        subject.until(live, 'T')?;
+        task.interfere(host, 2)?;
+        task.until(host, 'T')?;
     }
-    let used = |live: &Live, pid| stat::stat(live.files(), pid).map(|stat| stat.user);
-    let before = used(live, subject.pid())?;
+    let used = |host: &Host, pid| stat::stat(host.files(), pid).map(|stat| stat.user);
+    let before = used(host, task.pid())?;
     std::thread::sleep(Duration::from_millis(50));
-    assert_eq!(subject.state(live)?, 'T');
-    assert_eq!(used(live, subject.pid())?, before, "it ran while it was stopped");
-    subject.running.signal(Signal::CONT)?;
-    assert_eq!(subject.outcome()?.0, expected);
+    assert_eq!(task.state(host)?, 'T');
+    assert_eq!(used(host, task.pid())?, before, "it ran while it was stopped");
+    task.running.signal(Signal::CONT)?;
+    assert_eq!(task.outcome()?.0, expected);
     Ok(())
 }
 
 /// Whenever that is: the answer is that it is gone, and nothing hangs.
-pub fn a_process_that_ends_meanwhile_is_gone(live: &Live) -> Outcome {
+fn a_process_that_ends_meanwhile_is_gone(host: &Host) -> Outcome {
     let (mut done, mut gone) = (0, 0);
     for _ in 0..150 {
-        let subject = Subject::start("brief")?;
-        match forbid_huge_pages(live.files(), subject.pid(), true) {
+        let task = Task::start("brief")?;
+        match forbid_huge_pages(host.files(), task.pid(), true) {
             Ok(()) => done += 1,
             Err(error) if error.is_gone() => gone += 1,
             Err(other) => return Err(other.into()),
@@ -226,11 +242,11 @@ pub fn a_process_that_ends_meanwhile_is_gone(live: &Live) -> Outcome {
 }
 
 /// Nothing is written into the new program, which goes on; no call blocks.
-pub fn a_process_that_execs_goes_on_and_it_is_said(live: &Live) -> Outcome {
-    let mut subject = Subject::counting("execs", 1500)?;
+fn a_process_that_execs_goes_on_and_it_is_said(host: &Host) -> Outcome {
+    let mut task = Task::counting("execs", 1500)?;
     let (mut made, mut exec) = (0, 0);
-    while subject.running.0.try_wait()?.is_none() {
-        match forbid_huge_pages(live.files(), subject.pid(), made % 2 == 0) {
+    while task.running.0.try_wait()?.is_none() {
+        match forbid_huge_pages(host.files(), task.pid(), made % 2 == 0) {
             Ok(()) => made += 1,
             Err(NotCalled::Exec(_)) => exec += 1,
             // Its memory is being replaced.
@@ -238,20 +254,20 @@ pub fn a_process_that_execs_goes_on_and_it_is_said(live: &Live) -> Outcome {
             Err(other) => return Err(other.into()),
         }
     }
-    assert!(subject.running.0.wait()?.success());
+    assert!(task.running.0.wait()?.success());
     assert!(made > 0 && exec > 0, "made {made} times, {exec} times it became another program");
     Ok(())
 }
 
 /// Another thread exchanges the instruction for code of its own: the call is not made, the code's own call does not run, and the thread goes on.
-pub fn code_that_changes_under_a_call_gains_nothing(live: &Live) -> Outcome {
+fn code_that_changes_under_a_call_gains_nothing(host: &Host) -> Outcome {
     const TRIES: usize = 2000;
     for what in ["spins", "becomes"] {
-        let mut subject = Subject::start(what)?;
-        assert_eq!(subject.line()?, "changing");
+        let mut task = Task::start(what)?;
+        assert_eq!(task.line()?, "changing");
         let mut foreign = 0;
         for time in 0..TRIES {
-            match forbid_huge_pages(live.files(), subject.pid(), time % 2 == 0) {
+            match forbid_huge_pages(host.files(), task.pid(), time % 2 == 0) {
                 Ok(()) => {}
                 Err(NotCalled::Foreign(_)) => foreign += 1,
                 Err(other) => return Err(other.into()),
@@ -261,43 +277,43 @@ pub fn code_that_changes_under_a_call_gains_nothing(live: &Live) -> Outcome {
             }
         }
         assert_eq!(foreign, 2, "{what}: its code was never met");
-        assert_eq!(status(live.files(), subject.pid())?.tracer, None);
-        drop(subject.running.0.stdin.take());
-        assert_eq!(subject.line()?, "0 0", "{what}");
+        assert_eq!(status(host.files(), task.pid())?.tracer, None);
+        drop(task.running.0.stdin.take());
+        assert_eq!(task.line()?, "0 0", "{what}");
     }
     Ok(())
 }
 
 /// A thread that no signal reaches is left alone after two seconds, and is none the worse for it.
-pub fn a_process_that_does_not_stop_is_given_up(live: &Live) -> Outcome {
-    let mut subject = Subject::counting("vfork", 5)?;
-    subject.until(live, 'D')?;
+fn a_process_that_does_not_stop_is_given_up(host: &Host) -> Outcome {
+    let mut task = Task::counting("vfork", 5)?;
+    task.until(host, 'D')?;
     let begun = Instant::now();
-    assert_eq!(forbid_huge_pages(live.files(), subject.pid(), true), Err(NotCalled::NoStop(subject.pid())));
+    assert_eq!(forbid_huge_pages(host.files(), task.pid(), true), Err(NotCalled::NoStop(task.pid())));
     assert!(begun.elapsed() < Duration::from_millis(4900), "it was waited for");
-    assert_eq!(subject.outcome()?.0, "0");
+    assert_eq!(task.outcome()?.0, "0");
     Ok(())
 }
 
 /// In a frozen cgroup: refused without a wait, running or stopped, and untouched.
-pub fn a_frozen_process_is_refused(live: &Live) -> Outcome {
+fn a_frozen_process_is_refused(host: &Host) -> Outcome {
     for stopped in [false, true] {
-        let mut subject = Subject::start("read")?;
-        subject.until(live, 'S')?;
+        let mut task = Task::start("read")?;
+        task.until(host, 'S')?;
         if stopped {
-            subject.running.signal(Signal::STOP)?;
-            subject.until(live, 'T')?;
+            task.running.signal(Signal::STOP)?;
+            task.until(host, 'T')?;
         }
-        let freezer = Freezer::of(subject.pid())?;
-        let found = forbid_huge_pages(live.files(), subject.pid(), true);
+        let freezer = Freezer::of(task.pid())?;
+        let found = forbid_huge_pages(host.files(), task.pid(), true);
         assert!(matches!(found, Err(NotCalled::Frozen(..))), "{found:?}");
         drop(freezer);
         if stopped {
-            subject.running.signal(Signal::CONT)?;
+            task.running.signal(Signal::CONT)?;
         }
-        assert_eq!(status(live.files(), subject.pid())?.huge_pages, HugePages::Allowed);
-        subject.running.0.stdin.as_mut().ok_or("no pipe")?.write_all(&[42])?;
-        assert_eq!(subject.outcome()?.0, "1:42");
+        assert_eq!(status(host.files(), task.pid())?.huge_pages, HugePages::Allowed);
+        task.running.0.stdin.as_mut().ok_or("no pipe")?.write_all(&[42])?;
+        assert_eq!(task.outcome()?.0, "1:42");
     }
     Ok(())
 }
@@ -327,7 +343,7 @@ impl Freezer {
         std::fs::write(freezer.group.join("cgroup.procs"), pid.to_string())?;
         std::fs::write(freezer.group.join(file), frozen)?;
         let state = if v1.is_ok() { file } else { "cgroup.events" };
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIME_LIMIT;
         loop {
             let now = std::fs::read_to_string(freezer.group.join(state))?;
             if now.contains("FROZEN") || now.contains("frozen 1") {

@@ -18,14 +18,25 @@ use rustix::process::Signal;
 
 use super::command::{masu, said};
 use super::llc_run::{Place, by_pid, config, strings};
-use super::programs::{PATIENCE, Running};
+use super::programs::{Running, TIME_LIMIT};
 use super::run::Result;
 use super::track::Tracker;
 use super::{Outcome, no_automatic_huge_pages};
 use crate::group::Group;
-use crate::live::Live;
+use crate::host::{Host, LiveTest, tests};
 use crate::swap::Swap;
-use crate::toy::{Backing, Mapping, ToyProcess};
+use crate::target_process::{Backing, Mapping, TargetProcess};
+
+/// Tests of this file, and their requirements.
+pub(crate) const TESTS: &[LiveTest] = tests! {
+    kill requires [Root, MasuCommand];
+    partitions_of_a_killed_run_are_removed_by_the_next_start [Fuse, ResctrlEmulator];
+    settings_of_a_killed_aging_are_restored_and_nothing_stays_pinned [PageFrames, MemoryGroups, Swap];
+    a_program_of_a_killed_attach_is_unharmed [PageTableWalk, RemoteCollapse, HugePageModes];
+    damon_of_a_killed_attach_is_taken_down [DamonVaddr, RemoteCollapse, HugePageModes];
+    a_program_of_a_killed_set_goes_on [RemoteAdvice, RemoteCollapse, HugePageModes];
+    a_client_of_a_killed_tracker_goes_on_and_is_served_by_the_next [PageTableWalk, RemoteCollapse, Shell];
+};
 
 /// Moments that differ from run to run, and can be had again.
 struct Moments {
@@ -109,8 +120,8 @@ fn spawn(arguments: &[&str]) -> Result<Running> {
 }
 
 /// Partitions of the cache, on the emulator.
-pub fn partitions_of_a_killed_run_are_removed_by_the_next_start(_: &Live) -> Outcome {
-    let (one, two) = (ToyProcess::start()?, ToyProcess::start()?);
+fn partitions_of_a_killed_run_are_removed_by_the_next_start(_: &Host) -> Outcome {
+    let (one, two) = (TargetProcess::start()?, TargetProcess::start()?);
     let place = Place::make(&[])?;
     let root = place.emulator.root();
     fs::create_dir(root.join("tenant"))?;
@@ -124,37 +135,37 @@ pub fn partitions_of_a_killed_run_are_removed_by_the_next_start(_: &Live) -> Out
 }
 
 /// Settings changed by a cgroup's protection levels, and locked pages.
-pub fn settings_of_a_killed_aging_are_restored_and_nothing_stays_pinned(_: &Live) -> Outcome {
+fn settings_of_a_killed_aging_are_restored_and_nothing_stays_pinned(_: &Host) -> Outcome {
     let _swap = Swap::on(64 << 20)?; // without swap no protection level changes a weight
     let group = Group::make("kill")?;
     group.limit(256 << 20)?;
-    let mut toy = ToyProcess::start()?;
-    group.take_in(toy.pid())?;
-    let shared = toy.map(Backing::SharedAnonymous, 16)?;
-    toy.write(shared.all(), 7)?;
+    let mut process = TargetProcess::start()?;
+    group.take_in(process.pid())?;
+    let shared = process.map(Backing::SharedAnonymous, 16)?;
+    process.write(shared.all(), 7)?;
     let own = group.procs().with_file_name("memory.swappiness");
-    let knobs = [own, "/proc/sys/vm/swappiness".into(), "/sys/fs/cgroup/memory/memory.swappiness".into()];
+    let settings = [own, "/proc/sys/vm/swappiness".into(), "/sys/fs/cgroup/memory/memory.swappiness".into()];
     let look = || -> Result<(BTreeMap<PathBuf, String>, bool)> {
         let read = |path: &PathBuf| fs::read_to_string(path).ok().map(|text| (path.clone(), text));
         let pinned = fs::read_to_string("/proc/meminfo")?;
         let locked = pinned.lines().find_map(|line| line.strip_prefix("Mlocked:")).ok_or("no Mlocked")?;
         let kib: u64 = locked.trim().trim_end_matches(" kB").parse()?;
-        Ok((knobs.iter().filter_map(read).collect(), kib > 24 << 10))
+        Ok((settings.iter().filter_map(read).collect(), kib > 24 << 10))
     };
     let name = group.name();
     let words = ["aging", "--mapped", "100", "--cgroup", &name];
     Moments::new("aging")?.kill(Duration::from_millis(600), || spawn(&words), look)?;
-    toy.check(shared.all(), 7)?;
+    process.check(shared.all(), 7)?;
     Ok(())
 }
 
 /// A target process with eight fully resident windows, four of them in use.
-fn busy() -> Result<(ToyProcess, Mapping)> {
-    let mut toy = ToyProcess::start()?;
-    let heap = toy.map(Backing::Anonymous, 8)?;
-    toy.write(heap.all(), 7)?;
-    toy.spin(heap.pages(0, 4 * 512), 1, false)?;
-    Ok((toy, heap))
+fn busy() -> Result<(TargetProcess, Mapping)> {
+    let mut process = TargetProcess::start()?;
+    let heap = process.map(Backing::Anonymous, 8)?;
+    process.write(heap.all(), 7)?;
+    process.spin(heap.pages(0, 4 * 512), 1, false)?;
+    Ok((process, heap))
 }
 
 /// State of the host that must be unchanged: the setting of huge pages, and DAMON.
@@ -176,31 +187,31 @@ fn is_unmarked(kdamonds: &Path) -> bool {
 
 fn attach_is_killed(test: &str, options: &[&str]) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
-    let (mut toy, heap) = busy()?;
-    let pid = toy.pid().to_string();
+    let (mut process, heap) = busy()?;
+    let pid = process.pid().to_string();
     let words = [&["attach", &pid], options].concat();
     Moments::new(test)?.kill(Duration::from_millis(1500), || spawn(&words), host)?;
-    toy.rest()?;
+    process.rest()?;
     // Huge pages that were made stay, and are memory like any other.
-    toy.check(heap.all(), 7)?;
+    process.check(heap.all(), 7)?;
     Ok(())
 }
 
 /// Huge pages that were promoted are not taken back: they are valid memory.
-pub fn a_program_of_a_killed_attach_is_unharmed(_: &Live) -> Outcome {
+fn a_program_of_a_killed_attach_is_unharmed(_: &Host) -> Outcome {
     attach_is_killed("attach --undo", &["--undo", "--for", "1s"])
 }
 
 /// DAMON is taken down by the next start.
-pub fn damon_of_a_killed_attach_is_taken_down(_: &Live) -> Outcome {
+fn damon_of_a_killed_attach_is_taken_down(_: &Host) -> Outcome {
     attach_is_killed("attach by DAMON", &["--backend", "damon-vaddr"])
 }
 
 /// At any point of the injected call when masu died, the program goes on.
-pub fn a_program_of_a_killed_set_goes_on(_: &Live) -> Outcome {
+fn a_program_of_a_killed_set_goes_on(_: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
-    let (mut toy, heap) = busy()?;
-    let pid = toy.pid().to_string();
+    let (mut process, heap) = busy()?;
+    let pid = process.pid().to_string();
     let mut off = false;
     let start = || {
         off = !off;
@@ -209,13 +220,13 @@ pub fn a_program_of_a_killed_set_goes_on(_: &Live) -> Outcome {
     Moments::new("set")?.kill(Duration::from_millis(30), start, host)?;
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     assert!(status.contains("TracerPid:\t0\n") && !status.contains("State:\tT"), "{status}");
-    toy.rest()?;
-    toy.check(heap.all(), 7)?;
+    process.rest()?;
+    process.check(heap.all(), 7)?;
     Ok(())
 }
 
 /// A client hears the end of the connection, is not killed by a signal, and the next tracker serves it.
-pub fn a_client_of_a_killed_tracker_goes_on_and_is_served_by_the_next(_: &Live) -> Outcome {
+fn a_client_of_a_killed_tracker_goes_on_and_is_served_by_the_next(_: &Host) -> Outcome {
     let mut moments = Moments::new("track")?;
     let mut client = Running(Command::new("sleep").arg("600").spawn()?);
     let mut tracker = Tracker::start(&[])?;
@@ -225,11 +236,11 @@ pub fn a_client_of_a_killed_tracker_goes_on_and_is_served_by_the_next(_: &Live) 
         let bytes = Request::Register(Terms { pid: client.pid(), ..USUAL }).write(&mut message);
         connection.send(&message[..bytes], &[])?;
         let mut answer = [0; SHORT_BYTES];
-        let (bytes, _) = connection.receive(&mut answer, PATIENCE)?.ok_or("it was cut off")?;
+        let (bytes, _) = connection.receive(&mut answer, TIME_LIMIT)?.ok_or("it was cut off")?;
         assert_eq!(Answer::read(&answer[..bytes]), Ok(Answer::Welcome), "kill {kill}");
         std::thread::sleep(moments.next_up_to(Duration::from_millis(200)));
         tracker.end(Signal::KILL)?;
-        assert!(connection.is_over_within(PATIENCE), "kill {kill}");
+        assert!(connection.is_over_within(TIME_LIMIT), "kill {kill}");
         assert_eq!(client.0.try_wait()?, None, "LIVE_SEED={}: the client ended", moments.seed);
         assert_eq!(journals()?, [] as [PathBuf; 0]);
         tracker.begin()?;

@@ -12,23 +12,31 @@ use units::{Address, Pages};
 
 use super::llc_shared::{Merging, merged, offering, until, until_merged};
 use super::{Outcome, no_automatic_huge_pages};
-use crate::knob::Knob;
-use crate::live::Live;
-use crate::toy::{Mapping, Part, ToyProcess};
+use crate::host::{Host, LiveTest, tests};
+use crate::setting::Setting;
+use crate::target_process::{Mapping, Part, TargetProcess};
+
+/// Tests of this file, and their requirements.
+pub(crate) const TESTS: &[LiveTest] = tests! {
+    llc_refill requires [Root, PageFrames, Ksm];
+    our_copies_take_no_memory_and_flushing_and_touching_them_parts_nothing;
+    without_ksm_a_copy_stays_a_copy;
+    lines_that_were_flushed_and_touched_are_near_for_a_program_on_another_processor [RealProcessor, SharedCache];
+};
 
 fn sources(pid: Pid, part: Part) -> Vec<PageOf> {
     part.pages().map(|address| PageOf { pid, address: Address(address) }).collect()
 }
 
 /// Two target processes with the same `pages` pages, and our copy of them, all in the same frames.
-fn merged_copy(seed: u64, pages: u64) -> Result<([(ToyProcess, Mapping); 2], MergedCopy), libtest_mimic::Failed> {
+fn merged_copy(seed: u64, pages: u64) -> Result<([(TargetProcess, Mapping); 2], MergedCopy), libtest_mimic::Failed> {
     let _merging = Merging::start()?;
-    let toys = [offering(seed, pages)?, offering(seed, pages)?];
-    until_merged(&toys.each_ref().map(|(toy, heap)| (toy.pid(), heap.pages(0, pages))))?;
-    let copy = MergedCopy::of(&sources(toys[0].0.pid(), toys[0].1.pages(0, pages)))?;
+    let processes = [offering(seed, pages)?, offering(seed, pages)?];
+    until_merged(&processes.each_ref().map(|(process, heap)| (process.pid(), heap.pages(0, pages))))?;
+    let copy = MergedCopy::of(&sources(processes[0].0.pid(), processes[0].1.pages(0, pages)))?;
     assert_eq!(copy.pages(), Pages(pages));
     until("our copy merged", || Ok(copy.merged_pages()? == Pages(pages)))?;
-    Ok((toys, copy))
+    Ok((processes, copy))
 }
 
 /// The host's memory in KSM frames, as the kernel counts it.
@@ -37,10 +45,10 @@ fn pages_shared() -> Result<u64, libtest_mimic::Failed> {
 }
 
 /// Our own copies take no frame once they are merged, and nothing that is done through them parts a page.
-pub fn our_copies_take_no_memory_and_flushing_and_touching_them_parts_nothing(_: &Live) -> Outcome {
+fn our_copies_take_no_memory_and_flushing_and_touching_them_parts_nothing(_: &Host) -> Outcome {
     const PAGES: u64 = 200;
     let _quiet = no_automatic_huge_pages()?;
-    let (mut toys, copy) = merged_copy(20, PAGES)?;
+    let (mut processes, copy) = merged_copy(20, PAGES)?;
     let shared = pages_shared()?;
     let frames = copy.frames()?;
     for _ in 0..3 {
@@ -50,12 +58,12 @@ pub fn our_copies_take_no_memory_and_flushing_and_touching_them_parts_nothing(_:
     }
     assert_eq!(copy.merged_pages()?, Pages(PAGES));
     assert_eq!(copy.frames()?, frames);
-    for (toy, heap) in &toys {
-        assert_eq!(merged(toy.pid(), heap.pages(0, PAGES))?, usize::try_from(PAGES)?);
+    for (process, heap) in &processes {
+        assert_eq!(merged(process.pid(), heap.pages(0, PAGES))?, usize::try_from(PAGES)?);
     }
     assert_eq!(pages_shared()?, shared);
     // A page that a program writes is private again: our page stays merged with the other's, and not with the first's.
-    let [(a, in_a), (b, in_b)] = &mut toys;
+    let [(a, in_a), (b, in_b)] = &mut processes;
     a.write(in_a.pages(10, 15), 21)?;
     assert_eq!(copy.merged_pages()?, Pages(PAGES - 5));
     let expected: Vec<bool> = (0..PAGES).map(|page| !(10..15).contains(&page)).collect();
@@ -68,12 +76,12 @@ pub fn our_copies_take_no_memory_and_flushing_and_touching_them_parts_nothing(_:
 }
 
 /// With KSM off a copy stays a copy, and this is reported.
-pub fn without_ksm_a_copy_stays_a_copy(live: &Live) -> Outcome {
-    let _off = Knob::turn("/sys/kernel/mm/ksm/run", "0")?;
-    let (toy, heap) = offering(22, 8)?;
-    let copy = MergedCopy::of(&sources(toy.pid(), heap.pages(0, 8)))?;
+fn without_ksm_a_copy_stays_a_copy(host: &Host) -> Outcome {
+    let _off = Setting::set("/sys/kernel/mm/ksm/run", "0")?;
+    let (process, heap) = offering(22, 8)?;
+    let copy = MergedCopy::of(&sources(process.pid(), heap.pages(0, 8)))?;
     std::thread::sleep(Duration::from_millis(300));
-    assert_eq!(linux::ksm::host(live.files())?.run, Run::Stopped);
+    assert_eq!(linux::ksm::host(host.files())?.run, Run::Stopped);
     assert_eq!((copy.pages(), copy.merged_pages()?), (Pages(8), Pages(0)));
     Ok(())
 }
@@ -149,22 +157,22 @@ fn is_near([one, other]: [usize; 2]) -> Result<bool, libtest_mimic::Failed> {
 }
 
 /// Loads by a program on one processor, after a thread on another has thrown its lines out, and after it has brought them back.
-pub fn lines_that_were_flushed_and_touched_are_near_for_a_program_on_another_processor(_: &Live) -> Outcome {
+fn lines_that_were_flushed_and_touched_are_near_for_a_program_on_another_processor(_: &Host) -> Outcome {
     /// 512 KiB, which a second-level cache holds, and 8 MiB, which it does not.
     const PAGES: [usize; 2] = [128, 2048];
     const ROUNDS: usize = 9;
     /// The host of a virtual machine may move its processors apart for a while, and together again.
     const ATTEMPTS: usize = 10;
     let _quiet = no_automatic_huge_pages()?;
-    let (mut toys, copy) = merged_copy(23, PAGES[1] as u64)?;
-    let (toy, heap) = &mut toys[0];
+    let (mut processes, copy) = merged_copy(23, PAGES[1] as u64)?;
+    let (process, heap) = &mut processes[0];
     let (mut said, mut together) = (Vec::new(), 0);
     for _ in 0..ATTEMPTS {
         let Some(pair) = neighbours() else {
             std::thread::sleep(Duration::from_millis(300));
             continue;
         };
-        let found = loads_after(&copy, toy, *heap, pair, PAGES, ROUNDS)?;
+        let found = loads_after(&copy, process, *heap, pair, PAGES, ROUNDS)?;
         assert_eq!(copy.merged_pages()?, Pages(PAGES[1] as u64));
         let Some((pages, flushed, touched)) = found.iter().find(|(_, flushed, touched)| flushed * 2 <= touched * 3)
         else {
@@ -179,16 +187,16 @@ pub fn lines_that_were_flushed_and_touched_are_near_for_a_program_on_another_pro
     Ok(())
 }
 
-/// Load latency of `toy` in ticks for each number of pages: after a flush, and after flush and touch.
+/// Load latency of `process` in ticks for each number of pages: after a flush, and after flush and touch.
 fn loads_after(
     copy: &MergedCopy,
-    toy: &mut ToyProcess,
+    process: &mut TargetProcess,
     heap: Mapping,
     [ours, theirs]: [usize; 2],
     sizes: [usize; 2],
     rounds: usize,
 ) -> Result<Vec<(usize, u64, u64)>, libtest_mimic::Failed> {
-    put_on(Some(toy.pid()), theirs)?;
+    put_on(Some(process.pid()), theirs)?;
     let pinned = Pinned::to(ours)?;
     let mut found = Vec::new();
     for pages in sizes {
@@ -196,10 +204,10 @@ fn loads_after(
         let (mut flushed, mut touched) = (Vec::new(), Vec::new());
         for _ in 0..rounds {
             copy.flush(0..pages)?;
-            flushed.push(toy.time_loads(timed)?);
+            flushed.push(process.time_loads(timed)?);
             copy.flush(0..pages)?;
             copy.touch(0..pages);
-            touched.push(toy.time_loads(timed)?);
+            touched.push(process.time_loads(timed)?);
         }
         found.push((pages, median(flushed), median(touched)));
     }

@@ -18,13 +18,26 @@ use serde_json::Value;
 
 use super::command::{masu, said};
 use super::llc_shared::{Merging, merged, offering, until, until_merged};
-use super::programs::{PATIENCE, Running, Said};
+use super::programs::{Running, Said, TIME_LIMIT};
 use super::resctrl::Emulator;
 use super::run::{Folder, Result};
 use super::{Outcome, no_automatic_huge_pages};
 use crate::group::Group;
-use crate::live::Live;
-use crate::toy::{Backing, Mapping, ToyProcess};
+use crate::host::{Host, LiveTest, tests};
+use crate::target_process::{Backing, Mapping, TargetProcess};
+
+/// Tests of this file, and their requirements.
+pub(crate) const TESTS: &[LiveTest] = tests! {
+    llc_run requires [Root, MasuCommand];
+    a_dry_run_prints_each_write_and_changes_nothing [PageFrames, Ksm, Fuse, ResctrlEmulator];
+    a_run_divides_fills_and_puts_everything_back [PageFrames, Ksm, Fuse, ResctrlEmulator];
+    it_ends_by_each_signal_and_by_time_and_all_is_as_it_was [Fuse, ResctrlEmulator, RealProcessor];
+    a_reader_who_stands_still_is_not_waited_for [Fuse, ResctrlEmulator, RealProcessor];
+    what_a_killed_run_leaves_is_undone_and_what_is_others_stays [Fuse, ResctrlEmulator, RealProcessor];
+    programs_that_join_and_end_are_planned_for [MemoryGroups, Fuse, ResctrlEmulator, RealProcessor];
+    a_program_that_ends_at_any_moment_is_no_harm [Fuse, ResctrlEmulator, RealProcessor];
+    without_partitions_shared_pages_are_kept_in_the_cache [PageFrames, Ksm];
+};
 
 /// Pages that two target processes share: 1.2 MiB, two ways of the emulator's.
 const PAGES: u64 = 300;
@@ -99,17 +112,17 @@ pub(super) fn config(programs: &[(&str, String)]) -> String {
     text
 }
 
-pub(super) fn by_pid(toy: &ToyProcess) -> String {
-    format!("pids = [{}]", toy.pid())
+pub(super) fn by_pid(process: &TargetProcess) -> String {
+    format!("pids = [{}]", process.pid())
 }
 
 /// Two target processes that share `PAGES` pages, merged already; KSM goes on.
 pub(super) struct Sharers {
-    pub(super) one: ToyProcess,
-    pub(super) two: ToyProcess,
+    pub(super) one: TargetProcess,
+    pub(super) two: TargetProcess,
     heaps: [Mapping; 2],
     _merging: Merging,
-    _quiet: [crate::knob::Knob; 2],
+    _quiet: [crate::setting::Setting; 2],
 }
 
 impl Sharers {
@@ -127,9 +140,9 @@ impl Sharers {
 
     /// All pages are still merged, and keep their contents.
     fn are_merged(&mut self, seed: u64) -> Outcome {
-        for (toy, heap) in [(&mut self.one, self.heaps[0]), (&mut self.two, self.heaps[1])] {
-            assert_eq!(merged(toy.pid(), heap.pages(0, PAGES))?, usize::try_from(PAGES)?);
-            toy.check(heap.pages(0, PAGES), seed)?;
+        for (process, heap) in [(&mut self.one, self.heaps[0]), (&mut self.two, self.heaps[1])] {
+            assert_eq!(merged(process.pid(), heap.pages(0, PAGES))?, usize::try_from(PAGES)?);
+            process.check(heap.pages(0, PAGES), seed)?;
         }
         Ok(())
     }
@@ -167,7 +180,7 @@ impl Daemon {
 
     /// Waits for an event, and answers it.
     pub(super) fn until(&mut self, what: &str, is: impl Fn(&Value) -> bool) -> Result<Value> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIME_LIMIT;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let Ok(event) = self.lines.recv_timeout(left) else {
@@ -230,7 +243,7 @@ fn in_group(place: &Place, name: &str) -> Result<BTreeSet<String>> {
 }
 
 /// `path <- value` for each write, and not one of them made.
-pub fn a_dry_run_prints_each_write_and_changes_nothing(_: &Live) -> Outcome {
+fn a_dry_run_prints_each_write_and_changes_nothing(_: &Host) -> Outcome {
     let sharers = Sharers::start(30)?;
     let place = Place::make(&["--machine", "broadwell-20"])?;
     let arguments = place.with(&sharers.config())?;
@@ -266,7 +279,7 @@ pub fn a_dry_run_prints_each_write_and_changes_nothing(_: &Live) -> Outcome {
 }
 
 /// Groups, masks, threads and the region, while it runs; then nothing of them, and every page as merged as before.
-pub fn a_run_divides_fills_and_puts_everything_back(_: &Live) -> Outcome {
+fn a_run_divides_fills_and_puts_everything_back(_: &Host) -> Outcome {
     const DUTY: f64 = 0.02;
     let mut sharers = Sharers::start(31)?;
     let spun = sharers.one.map(Backing::Anonymous, 1)?;
@@ -321,8 +334,8 @@ pub fn a_run_divides_fills_and_puts_everything_back(_: &Live) -> Outcome {
 }
 
 /// Ctrl-C, a service manager's signal, a terminal that closes, and `--for`.
-pub fn it_ends_by_each_signal_and_by_time_and_all_is_as_it_was(_: &Live) -> Outcome {
-    let (one, two) = (ToyProcess::start()?, ToyProcess::start()?);
+fn it_ends_by_each_signal_and_by_time_and_all_is_as_it_was(_: &Host) -> Outcome {
+    let (one, two) = (TargetProcess::start()?, TargetProcess::start()?);
     let place = Place::make(&[])?;
     let before = place.state()?;
     let arguments = place.with(&config(&[("one", by_pid(&one)), ("two", by_pid(&two))]))?;
@@ -361,26 +374,26 @@ pub fn it_ends_by_each_signal_and_by_time_and_all_is_as_it_was(_: &Live) -> Outc
 }
 
 /// Its output is a full pipe without a reader: new threads are put into their groups, and SIGTERM restores everything.
-pub fn a_reader_who_stands_still_is_not_waited_for(_: &Live) -> Outcome {
-    let mut toy = ToyProcess::start()?;
+fn a_reader_who_stands_still_is_not_waited_for(_: &Host) -> Outcome {
+    let mut process = TargetProcess::start()?;
     let place = Place::make(&[])?;
     let before = place.state()?;
-    let arguments = place.with(&config(&[("one", by_pid(&toy))]))?;
+    let arguments = place.with(&config(&[("one", by_pid(&process))]))?;
     let (_reader, full) = full_pipe()?;
     let mut command = masu()?;
     command.args(["llc", "run"]).args(&arguments).stdout(full).stderr(Stdio::piped());
     let running = Running(command.spawn()?);
-    let come = |toy: &ToyProcess| {
+    let come = |process: &TargetProcess| {
         until("its threads in its group", || {
-            Ok(in_group(&place, "masu-one").is_ok_and(|tasks| threads(toy.pid()).is_ok_and(|all| all == tasks)))
+            Ok(in_group(&place, "masu-one").is_ok_and(|tasks| threads(process.pid()).is_ok_and(|all| all == tasks)))
         })
     };
-    come(&toy)?;
-    let spun = toy.map(Backing::Anonymous, 1)?;
-    toy.spin(spun.pages(0, 4), 3, false)?;
-    come(&toy)?;
+    come(&process)?;
+    let spun = process.map(Backing::Anonymous, 1)?;
+    process.spin(spun.pages(0, 4), 3, false)?;
+    come(&process)?;
     assert!(in_group(&place, "masu-one")?.len() >= 4);
-    toy.rest()?;
+    process.rest()?;
     running.signal(Signal::TERM)?;
     let said = running.said()?;
     assert_eq!((said.code(), said.err.as_str()), (0, ""));
@@ -399,26 +412,26 @@ fn full_pipe() -> Result<(OwnedFd, OwnedFd)> {
 }
 
 /// The journal of a dead masu, a group that it left without one, and groups of others.
-pub fn what_a_killed_run_leaves_is_undone_and_what_is_others_stays(_: &Live) -> Outcome {
-    let toy = ToyProcess::start()?;
+fn what_a_killed_run_leaves_is_undone_and_what_is_others_stays(_: &Host) -> Outcome {
+    let process = TargetProcess::start()?;
     let place = Place::make(&[])?;
     let root = place.emulator.root();
     fs::create_dir(root.join("theirs"))?;
     fs::write(root.join("theirs/schemata"), "L3:0=f0000\n")?;
-    fs::write(root.join("theirs/tasks"), format!("{}\n", toy.pid()))?;
+    fs::write(root.join("theirs/tasks"), format!("{}\n", process.pid()))?;
     // Another user may use this name for a group.
-    let other = ToyProcess::start()?;
+    let other = TargetProcess::start()?;
     fs::create_dir(root.join("masu-mine"))?;
     fs::write(root.join("masu-mine/schemata"), "L3:0=ff\n")?;
     fs::write(root.join("masu-mine/tasks"), format!("{}\n", other.pid()))?;
     let before = place.state()?;
-    let arguments = place.with(&config(&[("one", by_pid(&toy))]))?;
+    let arguments = place.with(&config(&[("one", by_pid(&process))]))?;
     let mut daemon = Daemon::start(&arguments)?;
     daemon.until_event("ready")?;
     let pid = daemon.pid()?;
-    assert_eq!(in_group(&place, "masu-one")?, threads(toy.pid())?);
+    assert_eq!(in_group(&place, "masu-one")?, threads(process.pid())?);
     daemon.kill()?;
-    assert_eq!(in_group(&place, "masu-one")?, threads(toy.pid())?, "nobody has put it back yet");
+    assert_eq!(in_group(&place, "masu-one")?, threads(process.pid())?, "nobody has put it back yet");
     // Any start of masu does it, and reports it.
     let said_so = said(&["facts", "--json"])?;
     for line in [
@@ -439,14 +452,14 @@ pub fn what_a_killed_run_leaves_is_undone_and_what_is_others_stays(_: &Live) -> 
     daemon.until_event("measured")?;
     assert_eq!(daemon.end(Some(Signal::INT))?.1.code(), 0);
     assert_eq!(place.state()?, before);
-    assert_eq!(in_group(&place, "theirs")?, threads(toy.pid())?);
+    assert_eq!(in_group(&place, "theirs")?, threads(process.pid())?);
     Ok(())
 }
 
 /// A cgroup that is empty at first, and in the end.
-pub fn programs_that_join_and_end_are_planned_for(_: &Live) -> Outcome {
+fn programs_that_join_and_end_are_planned_for(_: &Host) -> Outcome {
     let group = Group::make("llc-run")?;
-    let first = ToyProcess::start()?;
+    let first = TargetProcess::start()?;
     let place = Place::make(&[])?;
     let before = place.state()?;
     let second = ("two", format!("cgroup = \"{}\"", group.name()));
@@ -457,7 +470,7 @@ pub fn programs_that_join_and_end_are_planned_for(_: &Live) -> Outcome {
     assert_eq!(groups(&decided), 2, "one and the rest: {decided}");
     let without = daemon.heard.iter().find(|event| event["event"] == "without").ok_or("nothing is missed")?;
     assert_eq!(without["why"], format!("control group {} has no process yet", group.name()));
-    let joined = ToyProcess::start()?;
+    let joined = TargetProcess::start()?;
     group.take_in(joined.pid())?;
     let came = daemon.until("a program that comes", |event| event["program"] == "two")?;
     assert_eq!((&came["processes"], &came["began"]), (&1.into(), &1.into()));
@@ -483,11 +496,11 @@ pub fn programs_that_join_and_end_are_planned_for(_: &Live) -> Outcome {
 }
 
 /// Killed after another time each: the program is there, or it is not; both outcomes are allowed.
-pub fn a_program_that_ends_at_any_moment_is_no_harm(_: &Live) -> Outcome {
+fn a_program_that_ends_at_any_moment_is_no_harm(_: &Host) -> Outcome {
     let place = Place::make(&[])?;
     let before = place.state()?;
     for round in 0..8 {
-        let (mut one, two) = (ToyProcess::start()?, ToyProcess::start()?);
+        let (mut one, two) = (TargetProcess::start()?, TargetProcess::start()?);
         let arguments = place.with(&config(&[("one", by_pid(&one)), ("two", by_pid(&two))]))?;
         let part: &[&str] = if round % 2 == 0 { &["llc", "plan"] } else { &["llc", "run", "--for", "150ms"] };
         let running = Running::start(masu()?.args(part).args(&arguments))?;
@@ -506,7 +519,7 @@ pub fn a_program_that_ends_at_any_moment_is_no_harm(_: &Live) -> Outcome {
 }
 
 /// No file system and no hardware: the lines are only kept in the cache.
-pub fn without_partitions_shared_pages_are_kept_in_the_cache(_: &Live) -> Outcome {
+fn without_partitions_shared_pages_are_kept_in_the_cache(_: &Host) -> Outcome {
     let mut sharers = Sharers::start(32)?;
     let folder = Folder::make("llc-run")?;
     let file = folder.0.join("llc.toml");

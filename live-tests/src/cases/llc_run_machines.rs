@@ -8,8 +8,16 @@ use serde_json::Value;
 use super::Outcome;
 use super::llc_run::{Daemon, Place, Sharers, by_pid, config};
 use super::run::Result;
-use crate::live::Live;
-use crate::toy::ToyProcess;
+use crate::host::{Host, LiveTest, tests};
+use crate::target_process::TargetProcess;
+
+/// Tests of this file, and their requirements.
+pub(crate) const TESTS: &[LiveTest] = tests! {
+    llc_run_machines requires [Root, Fuse, ResctrlEmulator, MasuCommand, RealProcessor];
+    each_machine_is_divided_as_decided_and_put_back [PageFrames, Ksm];
+    an_other_cache_has_masks_and_no_thread [PageFrames, Ksm];
+    bandwidth_is_left_alone;
+};
 
 type Masks = BTreeMap<u64, String>;
 
@@ -41,7 +49,7 @@ fn there(place: &Place, group: &str) -> Result<BTreeMap<String, Masks>> {
 }
 
 /// From the first write to the last: Intel's masks, also of two ways and more, AMD's, code and data apart, devices with a class.
-pub fn each_machine_is_divided_as_decided_and_put_back(_: &Live) -> Outcome {
+fn each_machine_is_divided_as_decided_and_put_back(_: &Host) -> Outcome {
     let sharers = Sharers::start(33)?;
     let machines: [(&[&str], &[&str]); 6] = [
         (&["--machine", "broadwell-20"], &["L3"]),
@@ -74,7 +82,7 @@ pub fn each_machine_is_divided_as_decided_and_put_back(_: &Live) -> Outcome {
 }
 
 /// This host has a cache 0 and no cache 7: the shared partition is in both, and a thread in one.
-pub fn an_other_cache_has_masks_and_no_thread(_: &Live) -> Outcome {
+fn an_other_cache_has_masks_and_no_thread(_: &Host) -> Outcome {
     let sharers = Sharers::start(34)?;
     let place = Place::make(&["--machine", "two-sockets", "--caches", "0,7"])?;
     let before = place.state()?;
@@ -104,8 +112,8 @@ pub fn an_other_cache_has_masks_and_no_thread(_: &Live) -> Outcome {
 }
 
 /// Mounted with `mba_MBps`: the lines of memory bandwidth stay as they are. Combined ways are reported.
-pub fn bandwidth_is_left_alone(_: &Live) -> Outcome {
-    let (one, two) = (ToyProcess::start()?, ToyProcess::start()?);
+fn bandwidth_is_left_alone(_: &Host) -> Outcome {
+    let (one, two) = (TargetProcess::start()?, TargetProcess::start()?);
     let place = Place::make(&["--machine", "skylake-11", "-o", "mba_MBps"])?;
     let before = place.state()?;
     let bandwidth = |group: &str| -> Result<Option<String>> {

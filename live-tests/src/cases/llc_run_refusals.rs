@@ -13,9 +13,22 @@ use super::command::{json, masu, said};
 use super::llc_run::{Daemon, Place, by_pid, config, strings};
 use super::programs::{Running, Said};
 use super::run::{Folder, Result};
-use crate::knob::Knob;
-use crate::live::Live;
-use crate::toy::ToyProcess;
+use crate::host::{Host, LiveTest, tests};
+use crate::setting::Setting;
+use crate::target_process::TargetProcess;
+
+/// Tests of this file, and their requirements.
+pub(crate) const TESTS: &[LiveTest] = tests! {
+    llc_run_refusals requires [Root, MasuCommand];
+    no_file_system_to_use;
+    no_room_in_the_file_system [Fuse, ResctrlEmulator, RealProcessor];
+    a_configuration_that_cannot_be_meant [Fuse, ResctrlEmulator, RealProcessor];
+    programs_that_are_not_there [Fuse, ResctrlEmulator, RealProcessor];
+    a_file_system_that_goes_away_ends_it [Fuse, ResctrlEmulator, RealProcessor];
+    one_at_a_time_and_only_root [Fuse, ResctrlEmulator, RealProcessor];
+    without_ksm_and_without_partitions_there_is_nothing_to_do [Ksm];
+    the_facts_tell_of_caches_and_their_division;
+};
 
 const OFF: &str =
     "With partition = \"off\" in the configuration masu keeps what is shared in the cache, without partitions.";
@@ -44,7 +57,7 @@ fn own() -> String {
 }
 
 /// The message follows the kernel's facilities. Where resctrl is mounted, it is used.
-pub fn no_file_system_to_use(_: &Live) -> Outcome {
+fn no_file_system_to_use(_: &Host) -> Outcome {
     let folder = Folder::make("llc-refusals")?;
     let file = folder.0.join("llc.toml");
     fs::write(&file, config(&[("one", own())]))?;
@@ -81,11 +94,11 @@ pub fn no_file_system_to_use(_: &Live) -> Outcome {
 }
 
 /// No free class, a name that is taken, ways that others hold exclusively.
-pub fn no_room_in_the_file_system(_: &Live) -> Outcome {
-    let toy = ToyProcess::start()?;
+fn no_room_in_the_file_system(_: &Host) -> Outcome {
+    let process = TargetProcess::start()?;
     let place = Place::make(&["--classes", "3"])?;
     let root = place.emulator.root();
-    let arguments = place.with(&config(&[("one", by_pid(&toy))]))?;
+    let arguments = place.with(&config(&[("one", by_pid(&process))]))?;
     // Another living masu's: it holds a lock on its group.
     fs::create_dir(root.join("masu-one"))?;
     let alive = File::open(root.join("masu-one"))?;
@@ -115,7 +128,7 @@ pub fn no_room_in_the_file_system(_: &Live) -> Outcome {
         "cannot partition the cache: 20 of its 20 ways are taken, needed in a row: 1",
         "Give rest_ways, fixed masks or exclusive groups of others fewer ways.",
     );
-    let fixed = config(&[("one", format!("{}\nmask = \"f\"", by_pid(&toy)))]);
+    let fixed = config(&[("one", format!("{}\nmask = \"f\"", by_pid(&process)))]);
     refused(
         &run(&place.with(&fixed)?)?,
         &format!(
@@ -129,7 +142,7 @@ pub fn no_room_in_the_file_system(_: &Live) -> Outcome {
 }
 
 /// More ways than there are, exclusive ways of two, words that mean nothing, no file.
-pub fn a_configuration_that_cannot_be_meant(_: &Live) -> Outcome {
+fn a_configuration_that_cannot_be_meant(_: &Host) -> Outcome {
     const EXAMPLE: &str = "integrations/llc/llc.toml is an example.";
     const PAGE: &str = "masu-llc-run(1) explains what can be said there.";
     const FACTS: &str = "`masu facts`, or info/L3 in the file system, says how many ways and classes there are.";
@@ -203,7 +216,7 @@ pub fn a_configuration_that_cannot_be_meant(_: &Live) -> Outcome {
 }
 
 /// A process and a cgroup that do not exist.
-pub fn programs_that_are_not_there(_: &Live) -> Outcome {
+fn programs_that_are_not_there(_: &Host) -> Outcome {
     let place = Place::make(&[])?;
     let before = place.tree()?;
     // The kernel gives no number so high.
@@ -226,11 +239,11 @@ pub fn programs_that_are_not_there(_: &Live) -> Outcome {
 }
 
 /// A second run while the first is active, and a user who is not root.
-pub fn one_at_a_time_and_only_root(_: &Live) -> Outcome {
-    let toy = ToyProcess::start()?;
+fn one_at_a_time_and_only_root(_: &Host) -> Outcome {
+    let process = TargetProcess::start()?;
     let place = Place::make(&["--allow-other"])?;
     let before = place.state()?;
-    let arguments = place.with(&config(&[("one", by_pid(&toy))]))?;
+    let arguments = place.with(&config(&[("one", by_pid(&process))]))?;
     let mut daemon = Daemon::start(&arguments)?;
     daemon.until_event("ready")?;
     let during = place.state()?;
@@ -261,11 +274,11 @@ pub fn one_at_a_time_and_only_root(_: &Live) -> Outcome {
 
 /// The file system is unmounted, or its server is killed, while the cache is divided: an error is printed, and masu
 /// ends.
-pub fn a_file_system_that_goes_away_ends_it(_: &Live) -> Outcome {
+fn a_file_system_that_goes_away_ends_it(_: &Host) -> Outcome {
     for signal in [Signal::TERM, Signal::KILL] {
-        let toy = ToyProcess::start()?;
+        let process = TargetProcess::start()?;
         let place = Place::make(&[])?;
-        let mut daemon = Daemon::start(&place.with(&config(&[("one", by_pid(&toy))]))?)?;
+        let mut daemon = Daemon::start(&place.with(&config(&[("one", by_pid(&process))]))?)?;
         daemon.until_event("ready")?;
         place.emulator.running().ok_or("no emulator")?.signal(signal)?;
         let (_, said) = daemon.end(None)?;
@@ -281,8 +294,8 @@ pub fn a_file_system_that_goes_away_ends_it(_: &Live) -> Outcome {
 }
 
 /// With partitions a run without KSM divides; without them it has nothing to keep.
-pub fn without_ksm_and_without_partitions_there_is_nothing_to_do(_: &Live) -> Outcome {
-    let _off = Knob::turn("/sys/kernel/mm/ksm/run", "0")?;
+fn without_ksm_and_without_partitions_there_is_nothing_to_do(_: &Host) -> Outcome {
+    let _off = Setting::set("/sys/kernel/mm/ksm/run", "0")?;
     let folder = Folder::make("llc-refusals")?;
     let file = folder.0.join("llc.toml");
     fs::write(&file, format!("partition = \"off\"\n{}", config(&[("one", own())])))?;
@@ -295,7 +308,7 @@ pub fn without_ksm_and_without_partitions_there_is_nothing_to_do(_: &Live) -> Ou
 }
 
 /// As text and as JSON, compared with the kernel's files.
-pub fn the_facts_tell_of_caches_and_their_division(_: &Live) -> Outcome {
+fn the_facts_tell_of_caches_and_their_division(_: &Host) -> Outcome {
     let facts = json(&["facts", "--json"])?;
     let text = said(&["facts"])?.out;
     let row = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(|value| value.trim().to_owned());

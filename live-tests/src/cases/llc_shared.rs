@@ -19,12 +19,24 @@ use serde_json::Value;
 use units::Address;
 
 use super::command::{json, masu, said, start};
-use super::programs::{PATIENCE, Running};
+use super::programs::{Running, TIME_LIMIT};
 use super::{Outcome, no_automatic_huge_pages};
 use crate::group::Group;
-use crate::knob::Knob;
-use crate::live::Live;
-use crate::toy::{Backing, Mapping, Part, ToyProcess};
+use crate::host::{Host, LiveTest, tests};
+use crate::setting::Setting;
+use crate::target_process::{Backing, Mapping, Part, TargetProcess};
+
+/// Tests of this file, and their requirements.
+pub(crate) const TESTS: &[LiveTest] = tests! {
+    llc_shared requires [Root, PageFrames, Ksm];
+    merged_frames_are_found_with_all_who_have_them [MasuCommand];
+    looking_parts_nothing [MasuCommand];
+    process_vm_readv_parts_what_it_reads [MasuCommand, RealProcessor];
+    look_after_look_finds_what_a_first_look_and_the_tables_find;
+    frames_shared_across_groups_and_users_are_counted_and_warned_of [MemoryGroups, MasuCommand];
+    watching_goes_through_forks_and_execs_and_ends_with_the_process [MasuCommand];
+    what_cannot_be_looked_at_and_what_is_not_there_is_said [MasuCommand];
+};
 
 const KSM: &str = "/sys/kernel/mm/ksm";
 const PAGE: u64 = 4096;
@@ -38,7 +50,7 @@ type Checked<T> = Result<T, libtest_mimic::Failed>;
 /// `smart_scan` (since 6.7) is off: it looks at a page that does not merge in every ninth scan only, and two equal
 /// pages whose scans do not coincide are never merged. Seen on 6.12: no page in 8,085 full scans.
 pub(super) struct Merging {
-    _knobs: Vec<Knob>,
+    _settings: Vec<Setting>,
 }
 
 impl Merging {
@@ -46,7 +58,7 @@ impl Merging {
         let settings = [("smart_scan", "0"), ("sleep_millisecs", "2"), ("pages_to_scan", "20000"), ("run", "1")];
         let offered = settings.map(|(name, value)| (format!("{KSM}/{name}"), value)).into_iter();
         let offered = offered.filter(|(path, _)| !path.ends_with("smart_scan") || Path::new(path).exists());
-        Ok(Merging { _knobs: offered.map(|(path, value)| Knob::turn(path, value)).collect::<Result<_, _>>()? })
+        Ok(Merging { _settings: offered.map(|(path, value)| Setting::set(path, value)).collect::<Result<_, _>>()? })
     }
 }
 
@@ -84,7 +96,7 @@ pub(super) fn merged(pid: Pid, part: Part) -> Checked<usize> {
 pub(super) fn until(what: &str, mut is_so: impl FnMut() -> Checked<bool>) -> Outcome {
     let start = Instant::now();
     while !is_so()? {
-        assert!(start.elapsed() < PATIENCE, "KSM did not get there: {what}; {}", counters());
+        assert!(start.elapsed() < TIME_LIMIT, "KSM did not get there: {what}; {}", counters());
         std::thread::sleep(Duration::from_millis(5));
     }
     Ok(())
@@ -114,18 +126,18 @@ pub(super) fn until_merged(whose: &[(Pid, Part)]) -> Outcome {
 
 /// A target process with `pages` pages of the content of `seed`, offered to KSM; others of the same seed have equal
 /// pages.
-pub(super) fn offering(seed: u64, pages: u64) -> Checked<(ToyProcess, Mapping)> {
-    let mut toy = ToyProcess::start()?;
-    let heap = offer(&mut toy, seed, pages)?;
-    Ok((toy, heap))
+pub(super) fn offering(seed: u64, pages: u64) -> Checked<(TargetProcess, Mapping)> {
+    let mut process = TargetProcess::start()?;
+    let heap = offer(&mut process, seed, pages)?;
+    Ok((process, heap))
 }
 
-fn offer(toy: &mut ToyProcess, seed: u64, pages: u64) -> Checked<Mapping> {
-    let heap = toy.map(Backing::Anonymous, pages.div_ceil(512))?;
+fn offer(process: &mut TargetProcess, seed: u64, pages: u64) -> Checked<Mapping> {
+    let heap = process.map(Backing::Anonymous, pages.div_ceil(512))?;
     let part = heap.pages(0, pages);
-    toy.advise(part, libc::MADV_NOHUGEPAGE)?;
-    toy.write(part, seed)?;
-    toy.advise(part, libc::MADV_MERGEABLE)?;
+    process.advise(part, libc::MADV_NOHUGEPAGE)?;
+    process.write(part, seed)?;
+    process.advise(part, libc::MADV_MERGEABLE)?;
     Ok(heap)
 }
 
@@ -186,13 +198,13 @@ fn is_exact(pids: &[Pid], arguments: &[&str]) -> Checked<Value> {
 }
 
 /// Two ways of offering, a page twice in one process, pages that were written again, a fork that wrote one, one that has ended.
-pub fn merged_frames_are_found_with_all_who_have_them(_: &Live) -> Outcome {
+fn merged_frames_are_found_with_all_who_have_them(_: &Host) -> Outcome {
     const PAGES: u64 = 600;
     let _quiet = no_automatic_huge_pages()?;
     let merging = Merging::start()?;
     let (mut a, in_a) = offering(1, PAGES)?;
     let (mut b, in_b) = offering(1, PAGES)?;
-    let mut c = ToyProcess::start()?;
+    let mut c = TargetProcess::start()?;
     // Linux 6.1 has one way of offering.
     let by_prctl = c.offer_all().is_ok();
     let in_c = c.map(Backing::Anonymous, 2)?;
@@ -222,31 +234,31 @@ pub fn merged_frames_are_found_with_all_who_have_them(_: &Live) -> Outcome {
     let report = json(&["llc", "shared", "--json", "--pid", &b.pid().to_string()])?;
     assert_eq!(as_said(&report)?, of_b);
     assert_eq!(of_b.len(), usize::try_from(PAGES - 100)?);
-    for (toy, heap, seed) in [(&mut a, in_a, 1), (&mut c, in_c, 1)] {
-        toy.check(heap.pages(0, 100), seed)?;
+    for (process, heap, seed) in [(&mut a, in_a, 1), (&mut c, in_c, 1)] {
+        process.check(heap.pages(0, 100), seed)?;
     }
     Ok(())
 }
 
 /// Two target processes with the same sixteen pages, merged, and KSM idle.
-fn sixteen_merged(seed: u64) -> Checked<[(ToyProcess, Part); 2]> {
+fn sixteen_merged(seed: u64) -> Checked<[(TargetProcess, Part); 2]> {
     let merging = Merging::start()?;
-    let toys = [offering(seed, 16)?, offering(seed, 16)?].map(|(toy, heap)| (toy, heap.pages(0, 16)));
-    until_merged(&toys.each_ref().map(|(toy, part)| (toy.pid(), *part)))?;
+    let targets = [offering(seed, 16)?, offering(seed, 16)?].map(|(process, heap)| (process, heap.pages(0, 16)));
+    until_merged(&targets.each_ref().map(|(process, part)| (process.pid(), *part)))?;
     drop(merging);
-    Ok(toys)
+    Ok(targets)
 }
 
 /// Number of pages of both that are still merged.
-fn still([(a, in_a), (b, in_b)]: &[(ToyProcess, Part); 2]) -> Checked<(usize, usize)> {
+fn still([(a, in_a), (b, in_b)]: &[(TargetProcess, Part); 2]) -> Checked<(usize, usize)> {
     Ok((merged(a.pid(), *in_a)?, merged(b.pid(), *in_b)?))
 }
 
 /// Looked at by masu in each way, and read through `/proc/PID/mem`.
-pub fn looking_parts_nothing(_: &Live) -> Outcome {
+fn looking_parts_nothing(_: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
-    let toys = sixteen_merged(4)?;
-    let (a, in_a) = &toys[0];
+    let targets = sixteen_merged(4)?;
+    let (a, in_a) = &targets[0];
     for arguments in [&["--json"][..], &[], &["--domain", "uid"], &["--pid", &a.pid().to_string()]] {
         let text = said(&[&["llc", "shared"], arguments].concat())?;
         assert_eq!(text.code(), 0, "{}", text.err);
@@ -256,24 +268,24 @@ pub fn looking_parts_nothing(_: &Live) -> Outcome {
     assert_eq!(lines.by_ref().take(3).collect::<std::io::Result<Vec<String>>>()?.len(), 3, "looks");
     watching.signal(Signal::INT)?;
     watching.said()?;
-    assert_eq!(still(&toys)?, (16, 16), "after masu's looks");
+    assert_eq!(still(&targets)?, (16, 16), "after masu's looks");
     let mut content = vec![0; 16 * 4096];
     linux::memory_file::MemoryFile::open(a.pid())?.read(in_a.range().start(), &mut content)?;
-    assert_eq!(still(&toys)?, (16, 16), "after /proc/PID/mem");
+    assert_eq!(still(&targets)?, (16, 16), "after /proc/PID/mem");
     Ok(())
 }
 
 /// The control: read by `process_vm_readv`, which pins, and so parts, as the test above would see. Not so Debian's 6.12 in an emulated machine: there
 /// all sixteen stayed merged.
-pub fn process_vm_readv_parts_what_it_reads(_: &Live) -> Outcome {
+fn process_vm_readv_parts_what_it_reads(_: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
-    let toys = sixteen_merged(6)?;
-    let [(a, in_a), (b, _)] = &toys;
+    let targets = sixteen_merged(6)?;
+    let [(a, in_a), (b, _)] = &targets;
     let mut content = vec![0; 16 * 4096];
     linux::memory_file::MemoryFile::open(a.pid())?.read(in_a.range().start(), &mut content)?;
     let places: Vec<Address> = in_a.pages().map(Address).collect();
     assert_eq!(process_vm::read(a.pid(), &places, 4096, <[u8]>::to_vec), Ok(content));
-    assert_eq!(still(&toys)?.0, 0, "process_vm_readv pins what it reads");
+    assert_eq!(still(&targets)?.0, 0, "process_vm_readv pins what it reads");
     assert_eq!(is_exact(&[a.pid(), b.pid()], &[])?["merged_frames"], 0);
     Ok(())
 }
@@ -301,17 +313,17 @@ fn index_of(observer: &Observer, pids: &[Pid]) -> Frames {
 }
 
 /// Any change between two scans, with KSM and without it.
-pub fn look_after_look_finds_what_a_first_look_and_the_tables_find(_: &Live) -> Outcome {
+fn look_after_look_finds_what_a_first_look_and_the_tables_find(_: &Host) -> Outcome {
     const PAGES: u64 = 96;
     const ROUNDS: u64 = 40;
     let _quiet = no_automatic_huge_pages()?;
     let files = Rooted::host();
     let mut merging = Some(Merging::start()?);
-    let mut toys = Vec::new();
+    let mut targets = Vec::new();
     for _ in 0..3 {
-        toys.push(offering(5, PAGES)?);
+        targets.push(offering(5, PAGES)?);
     }
-    let whose: Vec<_> = toys.iter().map(|(toy, heap)| (toy.pid(), heap.pages(0, PAGES))).collect();
+    let whose: Vec<_> = targets.iter().map(|(process, heap)| (process.pid(), heap.pages(0, PAGES))).collect();
     until_merged(&whose)?;
     let new = || Observer::new(By::Uid, BTreeSet::new());
     let mut observer = new()?;
@@ -321,28 +333,28 @@ pub fn look_after_look_finds_what_a_first_look_and_the_tables_find(_: &Live) -> 
     for round in 0..ROUNDS {
         let which = usize::try_from(dice.below(3))?;
         let first = dice.below(PAGES - 8);
-        let (toy, heap) = &mut toys[which];
+        let (process, heap) = &mut targets[which];
         let part = heap.pages(first, first + 8);
         match dice.below(9) {
-            0 => toy.write(part, 6 + round)?,
-            1 => toy.write(part, 5)?, // to be merged again
-            2 => toy.advise(part, libc::MADV_DONTNEED)?,
-            3 if forks.len() < 4 => forks.push((which, toy.fork()?, *heap)),
+            0 => process.write(part, 6 + round)?,
+            1 => process.write(part, 5)?, // to be merged again
+            2 => process.advise(part, libc::MADV_DONTNEED)?,
+            3 if forks.len() < 4 => forks.push((which, process.fork()?, *heap)),
             4 => {
                 if let Some((parent, fork, _)) = forks.pop() {
-                    toys[parent].0.end_fork(fork)?;
+                    targets[parent].0.end_fork(fork)?;
                 }
             }
             5 => {
                 if let Some((parent, fork, heap)) = forks.last().copied() {
-                    toys[parent].0.write_in_fork(fork, heap.pages(first, first + 8), 5)?;
+                    targets[parent].0.write_in_fork(fork, heap.pages(first, first + 8), 5)?;
                 }
             }
             6 => {
                 // A fresh program under the same number, with the same pages.
                 if !forks.iter().any(|(parent, _, _)| *parent == which) {
-                    toy.exec()?;
-                    *heap = offer(toy, 5, PAGES)?;
+                    process.exec()?;
+                    *heap = offer(process, 5, PAGES)?;
                 }
             }
             7 => merging = if merging.is_some() { None } else { Some(Merging::start()?) },
@@ -354,8 +366,11 @@ pub fn look_after_look_finds_what_a_first_look_and_the_tables_find(_: &Live) -> 
         // KSM must not change anything during three scans.
         let running = merging.take().is_some();
         std::thread::sleep(Duration::from_millis(10));
-        let pids: Vec<Pid> =
-            toys.iter().map(|(toy, _)| toy.pid()).chain(forks.iter().map(|(_, fork, _)| fork.pid())).collect();
+        let pids: Vec<Pid> = targets
+            .iter()
+            .map(|(process, _)| process.pid())
+            .chain(forks.iter().map(|(_, fork, _)| fork.pid()))
+            .collect();
         // This process and its proxies share memory by fork.
         let others: BTreeSet<Pid> = processes(&files)?.into_iter().filter(|pid| !pids.contains(pid)).collect();
         observer.leave_out(others.clone());
@@ -388,7 +403,7 @@ pub fn look_after_look_finds_what_a_first_look_and_the_tables_find(_: &Live) -> 
 }
 
 /// Two cgroups and two users: the trust relations are as requested.
-pub fn frames_shared_across_groups_and_users_are_counted_and_warned_of(_: &Live) -> Outcome {
+fn frames_shared_across_groups_and_users_are_counted_and_warned_of(_: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let (one, other) = (Group::make("llc-a")?, Group::make("llc-b")?);
     let merging = Merging::start()?;
@@ -396,7 +411,7 @@ pub fn frames_shared_across_groups_and_users_are_counted_and_warned_of(_: &Live)
     let (b, in_b) = offering(7, 20)?;
     let mut command = Command::new("/proc/self/exe");
     command.uid(NOBODY_UID);
-    let mut c = ToyProcess::start_by(command)?;
+    let mut c = TargetProcess::start_by(command)?;
     let in_c = offer(&mut c, 7, 12)?;
     one.take_in(a.pid())?;
     one.take_in(b.pid())?;
@@ -434,7 +449,7 @@ pub fn frames_shared_across_groups_and_users_are_counted_and_warned_of(_: &Live)
 }
 
 /// Watching goes on while processes become others, fork and end, and ends with the one that it was asked for.
-pub fn watching_goes_through_forks_and_execs_and_ends_with_the_process(_: &Live) -> Outcome {
+fn watching_goes_through_forks_and_execs_and_ends_with_the_process(_: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let merging = Merging::start()?;
     let (mut a, in_a) = offering(8, 64)?;
@@ -465,16 +480,16 @@ pub fn watching_goes_through_forks_and_execs_and_ends_with_the_process(_: &Live)
 }
 
 /// Each in words of its own.
-pub fn what_cannot_be_looked_at_and_what_is_not_there_is_said(_: &Live) -> Outcome {
+fn what_cannot_be_looked_at_and_what_is_not_there_is_said(_: &Host) -> Outcome {
     let refused = |arguments: &[&str], line: &str| -> Outcome {
         let text = said(&[&["llc", "shared"], arguments].concat())?;
         assert_eq!((text.code(), text.out.as_str()), (2, ""), "{arguments:?}");
         assert!(text.err.contains(line) && text.err.lines().count() == 2, "{arguments:?}: {}", text.err);
         Ok(())
     };
-    let mut toy = ToyProcess::start()?;
-    let pid = toy.pid().to_string();
-    toy.kill();
+    let mut process = TargetProcess::start()?;
+    let pid = process.pid().to_string();
+    process.kill();
     refused(&["--pid", &pid], "no such process (ESRCH)")?;
     refused(&["--cgroup", "masu-live-of-nobody"], "cannot find control group masu-live-of-nobody")?;
     let unprivileged = Running::start(masu()?.args(["llc", "shared"]).uid(NOBODY_UID))?.said()?;
@@ -485,8 +500,8 @@ pub fn what_cannot_be_looked_at_and_what_is_not_there_is_said(_: &Live) -> Outco
         unprivileged.err
     );
 
-    let toy = ToyProcess::start()?;
-    let pid = toy.pid().to_string();
+    let process = TargetProcess::start()?;
+    let pid = process.pid().to_string();
     let text = said(&["llc", "shared", "--pid", &pid])?;
     assert!(text.code() == 0 && text.out.contains("KSM is off (/sys/kernel/mm/ksm/run is 0)"), "{}", text.out);
     let merging = Merging::start()?;

@@ -8,11 +8,20 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use super::programs::{PATIENCE, Running, libmasu};
+use super::programs::{Running, TIME_LIMIT, libmasu};
 use super::run::{Folder, Result, said};
 use super::track::Tracker;
 use super::{Outcome, no_automatic_huge_pages};
-use crate::live::Live;
+use crate::host::{Host, LiveTest, tests};
+
+/// Tests of this file, and their requirements.
+pub(crate) const TESTS: &[LiveTest] = tests! {
+    memcached requires [MasuCommand, CCompiler, Make, HugePageModes, MemcachedSource];
+    items_move_while_clients_check_them [Python];
+    hot_items_move_together_onto_huge_pages [Root, PageTableWalk, RemoteCollapse, RemoteAdvice];
+    windows_whose_items_are_all_asked_for_become_huge [Root, PageTableWalk, RemoteCollapse, RemoteAdvice];
+    what_finds_no_room_in_the_arena_becomes_huge_where_it_lies [Root, PageTableWalk, RemoteCollapse, RemoteAdvice];
+};
 
 /// `integrations/memcached/build` with the place where these tests have theirs; `None` where there are no sources.
 pub(crate) fn build(options: &[&str]) -> Option<Command> {
@@ -39,7 +48,7 @@ fn built(folder: &Folder) -> Result<PathBuf> {
 
 /// Random items move all the time, in and out, with evictions and without, while clients know the expected value of
 /// each of theirs.
-pub fn items_move_while_clients_check_them(_: &Live) -> Outcome {
+fn items_move_while_clients_check_them(_: &Host) -> Outcome {
     let folder = Folder::make("memcached")?;
     let memcached = built(&folder)?.with_file_name("memcached-debug");
     let torture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../integrations/memcached/tests/torture");
@@ -72,7 +81,7 @@ impl Memcached {
         let mut command = Command::new(program);
         command.arg("-s").arg(&socket).args(["-u", "root", "-m", "512", "-t", "2", "-o", &hps]);
         let running = Running::start(&mut command)?;
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIME_LIMIT;
         let stream = loop {
             match UnixStream::connect(&socket) {
                 Ok(stream) => break BufReader::new(stream),
@@ -80,7 +89,7 @@ impl Memcached {
                 Err(_) => std::thread::sleep(Duration::from_millis(10)),
             }
         };
-        stream.get_ref().set_read_timeout(Some(PATIENCE))?;
+        stream.get_ref().set_read_timeout(Some(TIME_LIMIT))?;
         Ok(Memcached { running: Some(running), stream })
     }
 
@@ -148,7 +157,7 @@ impl Memcached {
         is_right: impl Fn(&str) -> bool,
         work: impl Fn(&mut Memcached) -> Outcome,
     ) -> Outcome {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIME_LIMIT;
         loop {
             work(self)?;
             let now = self.stat(name)?;
@@ -166,7 +175,7 @@ fn number(text: &str) -> usize {
 
 /// By the real tracker, which ends meanwhile, and comes back. Filling memcached, reading all of it once, and crawling
 /// over it touch all cold items; the hot ones are found all the same.
-pub fn hot_items_move_together_onto_huge_pages(_: &Live) -> Outcome {
+fn hot_items_move_together_onto_huge_pages(_: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let folder = Folder::make("memcached")?;
     let program = built(&folder)?;
@@ -207,7 +216,7 @@ pub fn hot_items_move_together_onto_huge_pages(_: &Live) -> Outcome {
 }
 
 /// Items beside each other that are all asked for make their windows huge where they lie.
-pub fn windows_whose_items_are_all_asked_for_become_huge(_: &Live) -> Outcome {
+fn windows_whose_items_are_all_asked_for_become_huge(_: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let folder = Folder::make("memcached")?;
     let program = built(&folder)?;
@@ -222,7 +231,7 @@ pub fn windows_whose_items_are_all_asked_for_become_huge(_: &Live) -> Outcome {
 }
 
 /// More is hot than fits in the arena, in windows that are too sparse for a huge page by the rule.
-pub fn what_finds_no_room_in_the_arena_becomes_huge_where_it_lies(_: &Live) -> Outcome {
+fn what_finds_no_room_in_the_arena_becomes_huge_where_it_lies(_: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let folder = Folder::make("memcached")?;
     let program = built(&folder)?;

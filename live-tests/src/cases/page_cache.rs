@@ -11,13 +11,23 @@ use units::Pages;
 
 use super::Outcome;
 use super::disk_file::{DiskFile, MappedFile, content_of};
-use crate::live::Live;
+use crate::host::{Host, LiveTest, tests};
+
+/// Tests of this file, and their requirements.
+pub(crate) const TESTS: &[LiveTest] = tests! {
+    page_cache requires [DiskFiles];
+    clean_pages_go_all_at_once;
+    a_range_loses_its_folios_and_nothing_outside_of_it_goes [Root, PageFrames];
+    pages_that_a_program_maps_stay;
+    written_pages_are_never_lost;
+    of_somebody_elses_file_nothing_is_said [Root];
+};
 
 const LENGTH: Pages = Pages(8192);
 const ALL: Range<u64> = 0..LENGTH.0;
 
 /// All of the file that is clean and not mapped, and nothing of it before it was read.
-pub fn clean_pages_go_all_at_once(_: &Live) -> Outcome {
+fn clean_pages_go_all_at_once(_: &Host) -> Outcome {
     let of = DiskFile::make("page-cache", LENGTH)?;
     assert_eq!(resident(&of.file, ALL)?, []);
     of.read(ALL)?;
@@ -30,7 +40,7 @@ pub fn clean_pages_go_all_at_once(_: &Live) -> Outcome {
 
 /// Folios that reach over an end of the range stay as a whole: nothing outside of it is dropped, and the remaining
 /// pages inside are theirs.
-pub fn a_range_loses_its_folios_and_nothing_outside_of_it_goes(_: &Live) -> Outcome {
+fn a_range_loses_its_folios_and_nothing_outside_of_it_goes(_: &Host) -> Outcome {
     let of = DiskFile::make("page-cache", LENGTH)?;
     for asked in [1001..2001, 2048..4096, 5000..5001] {
         of.read(ALL)?;
@@ -64,7 +74,7 @@ fn folios(of: &DiskFile) -> Result<Vec<Range<u64>>, libtest_mimic::Failed> {
 }
 
 /// Whose page tables name them, needs them.
-pub fn pages_that_a_program_maps_stay(_: &Live) -> Outcome {
+fn pages_that_a_program_maps_stay(_: &Host) -> Outcome {
     let of = DiskFile::make("page-cache", LENGTH)?;
     of.read(ALL)?;
     let mapped = MappedFile::map(&of.file, Pages(2048))?;
@@ -78,7 +88,7 @@ pub fn pages_that_a_program_maps_stay(_: &Live) -> Outcome {
 }
 
 /// Written pages are on the disk or in memory, whenever pages are dropped, and are dropped once they are on the disk.
-pub fn written_pages_are_never_lost(_: &Live) -> Outcome {
+fn written_pages_are_never_lost(_: &Host) -> Outcome {
     let of = DiskFile::make("page-cache", LENGTH)?;
     for (page, mark) in [(0, 1), (4095, 2), (4096, 3), (8191, 4)] {
         let mut changed = content_of(page);
@@ -110,7 +120,7 @@ pub fn written_pages_are_never_lost(_: &Live) -> Outcome {
 }
 
 /// The kernel would name all of its pages.
-pub fn of_somebody_elses_file_nothing_is_said(_: &Live) -> Outcome {
+fn of_somebody_elses_file_nothing_is_said(_: &Host) -> Outcome {
     let of = DiskFile::make("page-cache", Pages(16))?;
     let path = of.path();
     std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o644))?;

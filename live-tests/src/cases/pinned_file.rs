@@ -11,7 +11,16 @@ use units::{Bytes, Pages};
 use super::Outcome;
 use super::disk_file::{DiskFile, MappedFile};
 use crate::group::Group;
-use crate::live::Live;
+use crate::host::{Host, LiveTest, tests};
+
+/// Tests of this file, and their requirements.
+pub(crate) const TESTS: &[LiveTest] = tests! {
+    pinned_file requires [Root, PageFrames, DiskFiles];
+    pinned_pages_stay_in_a_stream_and_go_when_they_are_let_go [MemoryGroups, Shell];
+    a_pinned_part_stays_and_the_rest_goes [MemoryGroups, Shell];
+    pinning_brings_in_nothing;
+    a_file_that_is_cut_off_loses_its_pages_and_kills_nobody;
+};
 
 /// 24 MiB, of the 96 MiB that the group may have.
 const LENGTH: Pages = Pages(6144);
@@ -20,23 +29,23 @@ const STREAM: Pages = Pages(65536);
 const ALL: Range<u64> = 0..LENGTH.0;
 
 /// A group with a file that a program maps and does not use, and another one to stream through it.
-struct Stage {
+struct Setup {
     idle: DiskFile,
     stream: DiskFile,
     group: Group,
 }
 
-impl Stage {
-    fn make(name: &str) -> Result<Stage, libtest_mimic::Failed> {
+impl Setup {
+    fn make(name: &str) -> Result<Setup, libtest_mimic::Failed> {
         let group = Group::make(name)?;
         group.limit(Bytes::mib(96).0)?;
-        let stage = Stage {
+        let setup = Setup {
             idle: DiskFile::make(name, LENGTH)?,
             stream: DiskFile::make(&format!("{name}-stream"), STREAM)?,
             group,
         };
-        stage.bring_in()?;
-        Ok(stage)
+        setup.bring_in()?;
+        Ok(setup)
     }
 
     /// Brings all of the idle file into memory, charged to the cgroup. The stream runs first to make space: pages that
@@ -65,53 +74,53 @@ fn in_memory(of: &DiskFile, pages: Range<u64>) -> Result<u64, Error> {
 }
 
 /// The kernel reclaims pages that are only mapped, and leaves locked ones; after the unlock it reclaims them as before.
-pub fn pinned_pages_stay_in_a_stream_and_go_when_they_are_let_go(_: &Live) -> Outcome {
-    let stage = Stage::make("pinned")?;
-    let program = MappedFile::map(&stage.idle.file, LENGTH)?;
-    stage.stream()?;
-    let left = in_memory(&stage.idle, ALL)?;
+fn pinned_pages_stay_in_a_stream_and_go_when_they_are_let_go(_: &Host) -> Outcome {
+    let setup = Setup::make("pinned")?;
+    let program = MappedFile::map(&setup.idle.file, LENGTH)?;
+    setup.stream()?;
+    let left = in_memory(&setup.idle, ALL)?;
     assert!(left < LENGTH.0 / 10, "{left} pages stayed without a pin: the stream is too weak to prove anything");
 
     drop(program);
-    stage.bring_in()?;
-    let _program = MappedFile::map(&stage.idle.file, LENGTH)?;
-    let mut pinned = stage.pinned(ALL)?;
+    setup.bring_in()?;
+    let _program = MappedFile::map(&setup.idle.file, LENGTH)?;
+    let mut pinned = setup.pinned(ALL)?;
     assert_eq!(pinned.locked(&FrameTable::open()?, ALL)?, LENGTH);
-    stage.stream()?;
-    assert_eq!((in_memory(&stage.idle, ALL)?, pinned.locked(&FrameTable::open()?, ALL)?), (LENGTH.0, LENGTH));
-    drop_clean(&stage.idle.file, ALL)?;
-    assert_eq!(in_memory(&stage.idle, ALL)?, LENGTH.0);
+    setup.stream()?;
+    assert_eq!((in_memory(&setup.idle, ALL)?, pinned.locked(&FrameTable::open()?, ALL)?), (LENGTH.0, LENGTH));
+    drop_clean(&setup.idle.file, ALL)?;
+    assert_eq!(in_memory(&setup.idle, ALL)?, LENGTH.0);
 
     pinned.unpin(ALL)?;
     assert_eq!(pinned.locked(&FrameTable::open()?, ALL)?, Pages(0));
-    stage.stream()?;
-    let left = in_memory(&stage.idle, ALL)?;
+    setup.stream()?;
+    let left = in_memory(&setup.idle, ALL)?;
     assert!(left < LENGTH.0 / 10, "{left} pages stayed after they were let go");
     Ok(())
 }
 
 /// A part whose ends lie within large folios, where there are any.
-pub fn a_pinned_part_stays_and_the_rest_goes(_: &Live) -> Outcome {
-    let stage = Stage::make("pinned-part")?;
+fn a_pinned_part_stays_and_the_rest_goes(_: &Host) -> Outcome {
+    let setup = Setup::make("pinned-part")?;
     let part = 1001..2001;
-    let pinned = stage.pinned(part.clone())?;
+    let pinned = setup.pinned(part.clone())?;
     // Including the adjacent resident pages at both ends.
     let locked = pinned.locked(&FrameTable::open()?, ALL)?;
     assert!((1000..=1000 + 2 * 512).contains(&locked.0), "{locked:?} of 1000 pages");
-    stage.stream()?;
-    assert_eq!(in_memory(&stage.idle, part)?, 1000);
+    setup.stream()?;
+    assert_eq!(in_memory(&setup.idle, part)?, 1000);
     // A folio has at most 512 pages, and there are two ends.
-    let left = in_memory(&stage.idle, ALL)?;
+    let left = in_memory(&setup.idle, ALL)?;
     assert!(left <= 1000 + 2 * 512, "{left} pages stayed of 1000 that were pinned");
     drop(pinned);
-    stage.stream()?;
-    let left = in_memory(&stage.idle, ALL)?;
+    setup.stream()?;
+    let left = in_memory(&setup.idle, ALL)?;
     assert!(left < LENGTH.0 / 10, "{left} pages stayed after all was let go");
     Ok(())
 }
 
 /// Not even by readahead, which leaves its marker on a page near the end of its range.
-pub fn pinning_brings_in_nothing(_: &Live) -> Outcome {
+fn pinning_brings_in_nothing(_: &Host) -> Outcome {
     let of = DiskFile::make("pinned", LENGTH)?;
     of.read(0..2500)?;
     of.read(4000..4001)?;
@@ -135,7 +144,7 @@ pub fn pinning_brings_in_nothing(_: &Live) -> Outcome {
 }
 
 /// The file lives on without its content.
-pub fn a_file_that_is_cut_off_loses_its_pages_and_kills_nobody(_: &Live) -> Outcome {
+fn a_file_that_is_cut_off_loses_its_pages_and_kills_nobody(_: &Host) -> Outcome {
     let of = DiskFile::make("pinned", LENGTH)?;
     of.read(ALL)?;
     let mut pinned = PinnedFile::map(&of.file, ALL)?;

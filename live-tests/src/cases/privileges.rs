@@ -15,13 +15,25 @@ use rustix::thread::{CapabilitySet, capabilities, remove_capability_from_boundin
 use super::Outcome;
 use super::command::masu;
 use super::llc_run::{Daemon, Place, by_pid, config};
-use super::programs::{self, PATIENCE, Running, Said};
+use super::programs::{self, Running, Said, TIME_LIMIT};
 use super::run::{Result, own, said};
 use super::track::Tracker;
 use crate::group::Group;
-use crate::live::Live;
-use crate::need::Need;
-use crate::toy::ToyProcess;
+use crate::host::{Host, LiveTest, tests};
+use crate::requirement::Requirement;
+use crate::target_process::TargetProcess;
+
+/// Tests of this file, and their requirements.
+pub(crate) const TESTS: &[LiveTest] = tests! {
+    privileges requires [];
+    each_command_holds_the_capabilities_of_its_table_and_no_other [Root, PageTableWalk, PageFrames, RemoteCollapse, MasuCommand];
+    each_capability_of_a_set_is_needed [Root, PagemapScan, PageTableWalk, PageFrames, RemoteCollapse, RemoteAdvice, MasuCommand];
+    a_divided_cache_takes_three_capabilities [Root, Fuse, ResctrlEmulator, MasuCommand];
+    a_program_has_the_capabilities_that_it_has_without_masu [Root, PageTableWalk, UserFaults, PagerLibrary, PreloadLibrary, Shell, MasuCommand];
+    a_program_that_changes_its_user_is_started_and_signalled [Root, Shell, MasuCommand];
+    a_delegated_groups_settings_are_changed_and_restored [Root, PageFrames, MemoryGroups, MasuCommand];
+    the_service_is_confined [SystemdAnalyze];
+};
 
 const LINES: [&str; 6] = ["CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:", "NoNewPrivs:"];
 
@@ -46,7 +58,7 @@ fn keeps(name: &str, pid: i32, kept: Capabilities) -> Outcome {
     let held = kept.0 & own.1;
     let expected: Vec<_> = LINES.iter().map(|name| (*name).to_owned()).zip([0, held, held, held, 0, 1]).collect();
     let none: Vec<_> = LINES.iter().map(|name| (*name).to_owned()).zip([0, 0, 0, 0, 0, 1]).collect();
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIME_LIMIT;
     loop {
         let mut found = Vec::new();
         for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
@@ -63,11 +75,11 @@ fn keeps(name: &str, pid: i32, kept: Capabilities) -> Outcome {
 }
 
 /// Long-running commands are inspected while they run; the table of each command is tested beside it.
-pub fn each_command_holds_the_capabilities_of_its_table_and_no_other(live: &Live) -> Outcome {
-    let frames = if live.has(Need::PagemapScan) { vec![] } else { vec![SysAdmin] };
+fn each_command_holds_the_capabilities_of_its_table_and_no_other(host: &Host) -> Outcome {
+    let frames = if host.has(Requirement::PagemapScan) { vec![] } else { vec![SysAdmin] };
     let set = |list: &[_]| Capabilities::of(list).and(Capabilities::of(&frames));
-    let toy = ToyProcess::start()?;
-    let pid = toy.pid().to_string();
+    let process = TargetProcess::start()?;
+    let pid = process.pid().to_string();
     let attach = [DacOverride, SysPtrace, SysNice, Perfmon, Bpf];
     let aging = [DacOverride, DacReadSearch, Fowner, IpcLock, SysPtrace, SysAdmin, SysNice];
     let cases: [(&[&str], Capabilities); 6] = [
@@ -109,11 +121,11 @@ fn without(capability: Capability, arguments: &[&str]) -> Result<Said> {
 
 /// Without any one of its set a command refuses, or reports a worse source of observation. Before `PAGEMAP_SCAN` the
 /// sets have CAP_SYS_ADMIN, which stands in for most others.
-pub fn each_capability_of_a_set_is_needed(_: &Live) -> Outcome {
+fn each_capability_of_a_set_is_needed(_: &Host) -> Outcome {
     let mut command = Command::new(own()?);
     command.uid(4001).gid(4001);
-    let toy = ToyProcess::start_by(command)?;
-    let pid = toy.pid().to_string();
+    let process = TargetProcess::start_by(command)?;
+    let pid = process.pid().to_string();
     let cases: [(&[&str], &[Capability]); 5] = [
         // Linux 6.18 allows reading /proc/PID with CAP_PERFMON and CAP_SYS_ADMIN, where 6.1 requires CAP_SYS_PTRACE,
         // and 6.1 walks without CAP_PERFMON: so these two are not checked here where another may stand in.
@@ -137,10 +149,10 @@ pub fn each_capability_of_a_set_is_needed(_: &Live) -> Outcome {
 }
 
 /// Groups are made in a folder to which not even its owner may write.
-pub fn a_divided_cache_takes_three_capabilities(_: &Live) -> Outcome {
-    let toy = ToyProcess::start()?;
+fn a_divided_cache_takes_three_capabilities(_: &Host) -> Outcome {
+    let process = TargetProcess::start()?;
     let place = Place::make(&[])?;
-    let arguments = place.with(&config(&[("one", by_pid(&toy))]))?;
+    let arguments = place.with(&config(&[("one", by_pid(&process))]))?;
     let mut daemon = Daemon::start(&arguments)?;
     daemon.until_event("ready")?;
     keeps("llc run", daemon.pid()?.0, Capabilities::of(&[DacOverride, SysPtrace, SysAdmin]))?;
@@ -149,7 +161,7 @@ pub fn a_divided_cache_takes_three_capabilities(_: &Live) -> Outcome {
 }
 
 /// A program's credentials are the same as without masu, in every way of serving it; masu beside it has its own.
-pub fn a_program_has_the_capabilities_that_it_has_without_masu(_: &Live) -> Outcome {
+fn a_program_has_the_capabilities_that_it_has_without_masu(_: &Host) -> Outcome {
     let show = ["sh", "-c", "grep -E '^(Cap|NoNewPrivs|Uid|Gid|Groups)' /proc/self/status"];
     let alone = said(Command::new(show[0]).args(&show[1..]))?.out;
     let starts: [&[&str]; 5] = [
@@ -171,11 +183,11 @@ pub fn a_program_has_the_capabilities_that_it_has_without_masu(_: &Live) -> Outc
 }
 
 /// A program of root's that becomes another user's is signalled, and a set-uid program becomes root.
-pub fn a_program_that_changes_its_user_is_started_and_signalled(_: &Live) -> Outcome {
+fn a_program_that_changes_its_user_is_started_and_signalled(_: &Host) -> Outcome {
     let setpriv = ["setpriv", "--reuid", "4001", "--regid", "4001", "--clear-groups", "sleep", "60"];
     let running = Running::start(masu()?.args(["run", "--quiet", "--huge", "off", "--"]).args(setpriv))?;
     let children = format!("/proc/{0}/task/{0}/children", running.pid());
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIME_LIMIT;
     let is_asleep = || {
         let tasks = fs::read_dir(format!("/proc/{}/task", running.pid())).into_iter().flatten().flatten();
         let lists = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
@@ -196,7 +208,7 @@ pub fn a_program_that_changes_its_user_is_started_and_signalled(_: &Live) -> Out
 }
 
 /// A group that is delegated has settings that its user owns.
-pub fn a_delegated_groups_settings_are_changed_and_restored(_: &Live) -> Outcome {
+fn a_delegated_groups_settings_are_changed_and_restored(_: &Host) -> Outcome {
     let group = Group::make("delegated")?;
     let weight = group.procs().with_file_name("memory.swappiness");
     let Ok(before) = fs::read_to_string(&weight) else { return Ok(()) };
@@ -210,7 +222,7 @@ pub fn a_delegated_groups_settings_are_changed_and_restored(_: &Live) -> Outcome
 }
 
 /// systemd's assessment of the unit, without running it.
-pub fn the_service_is_confined(_: &Live) -> Outcome {
+fn the_service_is_confined(_: &Host) -> Outcome {
     const MOST: f64 = 4.0;
     let analyze = programs::installed("systemd-analyze").ok_or("no systemd-analyze")?;
     let source = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../integrations/systemd/masu-aging.service");

@@ -12,7 +12,7 @@ pub(crate) const HOW_TO_GET: &str = "build it (cargo build -p masu -p resctrl-em
                                      installs all that are needed), or name it in MASU, RESCTRL_EMULATOR or REDIS_SERVER";
 
 /// Time limit for a program to do its task.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(120);
 
 /// The command: from `MASU`, or from the same build as these tests.
 pub(crate) fn masu() -> Option<PathBuf> {
@@ -144,13 +144,13 @@ impl Running {
     /// The same, with something to do as long as it runs.
     pub(crate) fn said_while(mut self, mut work: impl FnMut() -> io::Result<()>) -> io::Result<Said> {
         let (out, err) = (all_of(self.0.stdout.take()), all_of(self.0.stderr.take()));
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIME_LIMIT;
         let status = loop {
             if let Some(status) = self.0.try_wait()? {
                 break status;
             }
             if Instant::now() > deadline {
-                return Err(io::Error::other(format!("process {} did not end within {PATIENCE:?}", self.pid())));
+                return Err(io::Error::other(format!("process {} did not end within {TIME_LIMIT:?}", self.pid())));
             }
             work()?;
         };

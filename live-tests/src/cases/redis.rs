@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use super::Outcome;
-use super::programs::{self, PATIENCE, Running};
+use super::programs::{self, Running, TIME_LIMIT};
 use super::run::{Folder, Result};
 use super::run_local::signal;
 
@@ -36,7 +36,7 @@ fn free_port() -> Result<u16> {
 
 /// Waits for a state that servers reach among themselves.
 pub(super) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) -> Outcome {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIME_LIMIT;
     while !holds() {
         if Instant::now() > deadline {
             return Err(format!("waited in vain until {what}").into());

@@ -10,8 +10,8 @@ mod counters;
 mod emulator;
 mod ends;
 mod files;
+mod mount;
 mod schemata;
-mod subject;
 mod tasks;
 
 use std::fs;
@@ -21,15 +21,73 @@ use libtest_mimic::Failed;
 use rustix::process::Signal;
 
 use super::Outcome;
-use super::programs::{PATIENCE, Running};
-use crate::live::Live;
+use super::programs::{Running, TIME_LIMIT};
+use crate::host::{Host, LiveTest, tests};
 pub(crate) use emulator::Emulator;
 use emulator::{is_mounted, mounts_at, program};
 pub use ends::{
     a_connection_that_is_cut_off_is_an_error, a_mount_that_fails_leaves_nothing_behind,
     one_emulator_listens_at_a_socket, what_was_ignored_at_the_start_stays_so_and_nobody_need_listen,
 };
-pub(crate) use subject::{Shown, Subject, Trial};
+pub(crate) use mount::{Mount, Shown, Trial};
+
+/// Tests of this folder, and their requirements.
+pub(crate) const TESTS: &[LiveTest] = tests! {
+    resctrl requires [Root, Fuse, ResctrlEmulator];
+    files_have_the_kernels_rights_and_no_size;
+    what_is_only_read_is_not_opened_for_writing;
+    files_come_and_go_with_their_group_alone;
+    groups_are_made_in_the_root_and_in_mon_groups_alone;
+    only_groups_are_removed;
+    an_open_file_of_a_removed_group_answers_no_more;
+    a_write_is_one_command_of_a_page_at_most;
+    the_lock_on_the_root_keeps_others_out;
+    the_status_is_that_of_the_last_command;
+    a_command_without_a_newline_is_none;
+    a_monitoring_group_moves_and_nothing_else_does [Shell];
+    any_part_can_be_written_and_the_rest_stays;
+    what_is_not_understood_is_named;
+    an_unknown_cache_is_refused;
+    a_mask_is_within_all_ways;
+    a_mask_has_no_holes_unless_the_machine_takes_them;
+    a_mask_is_long_enough;
+    several_lines_are_taken_together_or_not_at_all;
+    size_is_that_of_the_ways;
+    exclusive_is_refused_while_others_have_the_ways;
+    an_exclusive_group_keeps_its_ways_from_all_others;
+    a_new_group_gets_the_first_run_of_what_is_open;
+    when_everything_is_exclusive_there_is_no_space;
+    one_thread_moves_for_each_id;
+    zero_is_the_thread_that_writes;
+    a_child_begins_where_its_parent_is [Shell];
+    a_list_stops_at_the_first_that_cannot_be_moved [Shell];
+    what_is_no_thread_is_refused;
+    only_root_and_its_owner_move_a_thread [Shell];
+    a_monitoring_group_takes_only_what_its_control_group_has [Shell];
+    cpus_that_cannot_be_given_are_refused;
+    cpus_are_of_one_group;
+    classes_are_used_up_and_come_back;
+    counters_are_used_up_and_come_back_out_of_limbo;
+    a_counter_shows_a_number_or_says_why_not;
+    a_control_group_counts_all_that_is_in_it;
+    nodes_of_a_cache_count_apart_and_together;
+    code_and_data_have_masks_of_their_own;
+    bandwidth_is_rounded_up_to_a_step;
+    ways_that_come_together_are_read_back_together;
+    devices_have_the_highest_class_while_they_have_a_mask;
+    a_region_is_locked_step_by_step_and_each_obstacle_is_named [Shell];
+    where_prefetchers_cannot_be_stopped_nothing_is_locked;
+    reading_may_begin_anywhere;
+    the_threshold_is_a_number_up_to_the_caches_size;
+    the_mount_ends_with_the_emulator;
+    the_mount_says_what_it_is;
+    it_mounts_on_nothing_but_an_empty_directory;
+    it_can_be_told_what_its_counters_show;
+    what_was_ignored_at_the_start_stays_so_and_nobody_need_listen [Shell];
+    a_connection_that_is_cut_off_is_an_error;
+    one_emulator_listens_at_a_socket;
+    a_mount_that_fails_leaves_nothing_behind;
+};
 
 /// Machines with different accepted masks, numbers of caches, and with code and data apart or not.
 const MACHINES: [&[&str]; 5] = [
@@ -59,10 +117,10 @@ const NOT_SHARED: &[&[&str]] = &[
 ];
 
 /// Tries a rule on each of these machines, each of which must show it.
-fn on_each(machines: &[&[&str]], rule: fn(&Subject) -> Trial) -> Outcome {
+fn on_each(machines: &[&[&str]], rule: fn(&Mount) -> Trial) -> Outcome {
     for machine in machines {
-        let subject = Subject::emulated(machine)?;
-        match rule(&subject) {
+        let mount = Mount::emulated(machine)?;
+        match rule(&mount) {
             Ok(Shown::Kept) => (),
             Ok(Shown::Not(why)) => return Err(format!("{machine:?} does not show it: {why}").into()),
             Err(failed) => return Err(with_machine(machine, &failed)),
@@ -80,13 +138,13 @@ macro_rules! rules {
     ($($module:ident :: $rule:ident on $machines:expr;)*) => {
         $(
             #[doc = concat!("`", stringify!($module), ".rs` says whose rule it is.")]
-            pub fn $rule(_: &Live) -> Outcome {
+            fn $rule(_: &Host) -> Outcome {
                 on_each(&$machines, $module::$rule)
             }
         )*
 
         /// All rules by name.
-        pub(crate) const RULES: &[(&str, fn(&Subject) -> Trial)] = &[$((stringify!($rule), $module::$rule)),*];
+        pub(crate) const RULES: &[(&str, fn(&Mount) -> Trial)] = &[$((stringify!($rule), $module::$rule)),*];
     };
 }
 
@@ -140,8 +198,8 @@ rules! {
 
 /// No mount is left, however the emulator ends: by itself, by a signal, killed, or unmounted by others, also while it
 /// is used.
-pub fn the_mount_ends_with_the_emulator(live: &Live) -> Outcome {
-    let ignored = linux::signals::ignored(live.files())?;
+fn the_mount_ends_with_the_emulator(host: &Host) -> Outcome {
+    let ignored = linux::signals::ignored(host.files())?;
     let all = [Signal::TERM, Signal::INT, Signal::HUP, Signal::KILL];
     // Signals ignored by these tests themselves are ignored by it, too.
     for signal in all.into_iter().filter(|signal| !ignored.contains(signal.as_raw())) {
@@ -151,7 +209,7 @@ pub fn the_mount_ends_with_the_emulator(live: &Live) -> Outcome {
             let open = is_used.then(|| fs::File::open(root.join("schemata"))).transpose()?;
             emulator.running().ok_or("it has ended")?.signal(signal)?;
             let said = emulator.said()?;
-            let deadline = Instant::now() + PATIENCE;
+            let deadline = Instant::now() + TIME_LIMIT;
             while is_mounted(&root) && Instant::now() < deadline {
                 std::thread::sleep(Duration::from_millis(2));
             }
@@ -171,7 +229,7 @@ pub fn the_mount_ends_with_the_emulator(live: &Live) -> Outcome {
 }
 
 /// In /proc/mounts it has its own type, so that it is not taken for the kernel's.
-pub fn the_mount_says_what_it_is(_: &Live) -> Outcome {
+fn the_mount_says_what_it_is(_: &Host) -> Outcome {
     let mut emulator = Emulator::start(&["--machine", "two-sockets"])?;
     let root = emulator.root();
     assert_eq!(mounts_at(&root)?, [("fuse.resctrl".to_owned(), "resctrl".to_owned())]);
@@ -184,7 +242,7 @@ pub fn the_mount_says_what_it_is(_: &Live) -> Outcome {
 }
 
 /// A directory that is used for something else stays as it is.
-pub fn it_mounts_on_nothing_but_an_empty_directory(_: &Live) -> Outcome {
+fn it_mounts_on_nothing_but_an_empty_directory(_: &Host) -> Outcome {
     let emulator = Emulator::start(&[])?;
     let root = emulator.root();
     let refused = |directory: &std::path::Path, why: &str| -> Outcome {
@@ -201,7 +259,7 @@ pub fn it_mounts_on_nothing_but_an_empty_directory(_: &Live) -> Outcome {
 }
 
 /// `--tell`, and errors in its input.
-pub fn it_can_be_told_what_its_counters_show(_: &Live) -> Outcome {
+fn it_can_be_told_what_its_counters_show(_: &Host) -> Outcome {
     let emulator = Emulator::start(&[])?;
     let tell = |line: &str| {
         Ok::<_, Failed>(Running::start(program()?.arg("--tell").arg(emulator.socket()).arg(line))?.said()?)

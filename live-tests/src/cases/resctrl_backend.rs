@@ -14,13 +14,29 @@ use linux::{Pid, Rooted};
 use units::{Bytes, WayMask, Ways};
 
 use super::Outcome;
-use super::programs::PATIENCE;
+use super::programs::TIME_LIMIT;
 use super::resctrl::Emulator;
 use super::resctrl_host;
 use super::run::own;
-use crate::live::Live;
+use crate::host::{Host, LiveTest, tests};
 use crate::program;
 use crate::program::partition::{TAKEN, make};
+
+/// Tests of this file, and their requirements.
+pub(crate) const TESTS: &[LiveTest] = tests! {
+    resctrl_backend requires [Root];
+    a_partition_is_made_and_undone_on_each_machine [Fuse, ResctrlEmulator];
+    what_a_killed_process_leaves_is_undone_by_the_next_start [Fuse, ResctrlEmulator];
+    after_an_unmount_there_is_nothing_left_to_undo [Fuse, ResctrlEmulator];
+    a_group_is_collected_once_its_maker_is_dead_and_not_before [Fuse, ResctrlEmulator];
+    running_out_of_classes_and_waiting_for_numbers_are_told_apart [Fuse, ResctrlEmulator];
+    ways_that_come_together_are_told [Fuse, ResctrlEmulator];
+    code_and_data_and_several_caches_are_divided_apart [Fuse, ResctrlEmulator];
+    all_threads_of_a_process_are_moved_while_they_come_and_go [Fuse, ResctrlEmulator];
+    a_process_from_somebody_elses_group_goes_back_there [Fuse, ResctrlEmulator];
+    counters_show_numbers_and_words [Fuse, ResctrlEmulator];
+    on_the_kernels_own_file_system_it_is_the_same [Resctrl];
+};
 
 type Result<T> = std::result::Result<T, libtest_mimic::Failed>;
 
@@ -117,8 +133,8 @@ impl Drop for Helper {
 fn life_cycle(place: &Place, host: &Rooted) -> Outcome {
     let before = place.state(host)?;
     let resctrl = Resctrl::at(host, &place.root)?;
-    let mut knobs = HostSettings::open(host, &place.journal)?;
-    let mut changes = resctrl.change(&mut knobs, &mut |_| false)?;
+    let mut settings = HostSettings::open(host, &place.journal)?;
+    let mut changes = resctrl.change(&mut settings, &mut |_| false)?;
     let web = make(&mut changes).map_err(|error| error.to_string())?;
     changes.set_mode(&web, Mode::Exclusive)?;
     let helper = Helper::start(&["comers", "1"])?;
@@ -133,7 +149,7 @@ fn life_cycle(place: &Place, host: &Rooted) -> Outcome {
     }
     assert_eq!((resctrl.mode(&web)?, resctrl.group_of(helper.pid())?), (Mode::Exclusive, Group::own("web")?));
     assert!(resctrl.size(&web)?.values().flat_map(BTreeMap::values).all(|bytes| *bytes > Bytes(0)));
-    knobs.restore()?;
+    settings.restore()?;
     assert_eq!(place.state(host)?, before);
     assert_eq!(resctrl.group_of(helper.pid())?, Group::DEFAULT);
     assert_eq!(replay(host, &place.journal)?, []);
@@ -164,46 +180,46 @@ fn on_each(test: fn(&Place, &Rooted) -> Outcome, host: &Rooted) -> Outcome {
 }
 
 /// Shrinking the default group, a group, its masks, exclusive, tasks; and all of it back.
-pub fn a_partition_is_made_and_undone_on_each_machine(live: &Live) -> Outcome {
-    on_each(life_cycle, live.files())
+fn a_partition_is_made_and_undone_on_each_machine(host: &Host) -> Outcome {
+    on_each(life_cycle, host.files())
 }
 
 /// The journal after SIGKILL.
-pub fn what_a_killed_process_leaves_is_undone_by_the_next_start(live: &Live) -> Outcome {
-    on_each(crash, live.files())
+fn what_a_killed_process_leaves_is_undone_by_the_next_start(host: &Host) -> Outcome {
+    on_each(crash, host.files())
 }
 
 /// The same on the kernel's own file system.
-pub fn on_the_kernels_own_file_system_it_is_the_same(live: &Live) -> Outcome {
+fn on_the_kernels_own_file_system_it_is_the_same(host: &Host) -> Outcome {
     let root = resctrl_host::mounted().ok_or("it is not mounted")?;
     let place = Place::at(root.to_str().ok_or("no text")?, None)?;
-    life_cycle(&place, live.files())?;
-    crash(&place, live.files())
+    life_cycle(&place, host.files())?;
+    crash(&place, host.files())
 }
 
 /// The emulator ends, and with it all groups; the journal of the killed process is only removed.
-pub fn after_an_unmount_there_is_nothing_left_to_undo(live: &Live) -> Outcome {
+fn after_an_unmount_there_is_nothing_left_to_undo(host: &Host) -> Outcome {
     let mut place = Place::emulated(&[])?;
     let journal = place.journal.to_str().ok_or("no text")?.to_owned();
     Helper::start(&["partition", &place.root, &journal])?.kill()?;
     drop(place.emulator.take());
-    assert_eq!(replay(live.files(), &place.journal)?, []);
+    assert_eq!(replay(host.files(), &place.journal)?, []);
     let left: Vec<_> =
         fs::read_dir(place.journal.join("private"))?.filter_map(|entry| Some(entry.ok()?.file_name())).collect();
     assert_eq!(left, ["lock"]);
-    let absent = Resctrl::at(live.files(), &place.root).err().map(|absent| absent.to_string());
+    let absent = Resctrl::at(host.files(), &place.root).err().map(|absent| absent.to_string());
     assert_eq!(absent, Some(format!("cannot use {}: no resctrl file system is mounted there", place.root)));
     Ok(())
 }
 
 /// A group's maker holds its directory open; after its death no process does.
-pub fn a_group_is_collected_once_its_maker_is_dead_and_not_before(live: &Live) -> Outcome {
+fn a_group_is_collected_once_its_maker_is_dead_and_not_before(host: &Host) -> Outcome {
     let place = Place::emulated(&[])?;
     let elsewhere = place.journal.join("of-another");
     let mut maker = Helper::start(&["partition", &place.root, elsewhere.to_str().ok_or("no text")?])?;
-    let resctrl = Resctrl::at(live.files(), &place.root)?;
-    let mut knobs = HostSettings::open(live.files(), &place.journal)?;
-    let mut changes = resctrl.change(&mut knobs, &mut |_| false)?;
+    let resctrl = Resctrl::at(host.files(), &place.root)?;
+    let mut settings = HostSettings::open(host.files(), &place.journal)?;
+    let mut changes = resctrl.change(&mut settings, &mut |_| false)?;
     assert_eq!(changes.collect()?, []);
     let taken = changes.make(&Group::own("web")?, &mut |_| false).err().ok_or("the name was free")?;
     assert_eq!(taken.why, Why::NameTaken);
@@ -214,21 +230,21 @@ pub fn a_group_is_collected_once_its_maker_is_dead_and_not_before(live: &Live) -
 }
 
 /// `ENOSPC` is final, `EBUSY` is not: when the lines of the removed group are gone, its number is free.
-pub fn running_out_of_classes_and_waiting_for_numbers_are_told_apart(live: &Live) -> Outcome {
+fn running_out_of_classes_and_waiting_for_numbers_are_told_apart(host: &Host) -> Outcome {
     let few = Place::emulated(&["--classes", "3"])?;
-    let resctrl = Resctrl::at(live.files(), &few.root)?;
+    let resctrl = Resctrl::at(host.files(), &few.root)?;
     assert_eq!(resctrl.info()?.classes_max, 3);
-    let mut knobs = HostSettings::open(live.files(), &few.journal)?;
-    let mut changes = resctrl.change(&mut knobs, &mut |_| false)?;
+    let mut settings = HostSettings::open(host.files(), &few.journal)?;
+    let mut changes = resctrl.change(&mut settings, &mut |_| false)?;
     let never = &mut |_| panic!("there is nothing to wait for");
     let _two = [changes.make(&Group::own("a")?, never)?, changes.make(&Group::own("b")?, never)?];
     let full = changes.make(&Group::own("c")?, never).err().ok_or("there was room")?;
     assert_eq!((full.why, full.status.as_deref()), (Why::Full, Some("Out of CLOSIDs")));
 
     let busy = Place::emulated(&["--rmids", "2", "--limbo", "600000"])?;
-    let resctrl = Resctrl::at(live.files(), &busy.root)?;
-    let mut knobs = HostSettings::open(live.files(), &busy.journal)?;
-    let mut changes = resctrl.change(&mut knobs, &mut |_| false)?;
+    let resctrl = Resctrl::at(host.files(), &busy.root)?;
+    let mut settings = HostSettings::open(host.files(), &busy.journal)?;
+    let mut changes = resctrl.change(&mut settings, &mut |_| false)?;
     let first = changes.make(&Group::own("a")?, &mut |_| false)?;
     changes.remove(first)?;
     let limbo = changes.make(&Group::own("b")?, &mut |_| false).err().ok_or("a number was free")?;
@@ -243,11 +259,11 @@ pub fn running_out_of_classes_and_waiting_for_numbers_are_told_apart(live: &Live
 }
 
 /// Skylake's two upper ways.
-pub fn ways_that_come_together_are_told(live: &Live) -> Outcome {
+fn ways_that_come_together_are_told(host: &Host) -> Outcome {
     let place = Place::emulated(&["--machine", "skylake-11"])?;
-    let resctrl = Resctrl::at(live.files(), &place.root)?;
-    let mut knobs = HostSettings::open(live.files(), &place.journal)?;
-    let mut changes = resctrl.change(&mut knobs, &mut |_| false)?;
+    let resctrl = Resctrl::at(host.files(), &place.root)?;
+    let mut settings = HostSettings::open(host.files(), &place.journal)?;
+    let mut changes = resctrl.change(&mut settings, &mut |_| false)?;
     let web = changes.make(&Group::own("web")?, &mut |_| false)?;
     let asked = Schemata::of_masks(Resource::L3, [(CacheId(0), WayMask(0x400))]);
     let found = changes.write(&web, &asked)?;
@@ -257,13 +273,13 @@ pub fn ways_that_come_together_are_told(live: &Live) -> Outcome {
 }
 
 /// A write for one cache, or for data, leaves the others unchanged.
-pub fn code_and_data_and_several_caches_are_divided_apart(live: &Live) -> Outcome {
+fn code_and_data_and_several_caches_are_divided_apart(host: &Host) -> Outcome {
     let place = Place::emulated(&["--machine", "two-sockets", "--caches", "0,3", "-o", "cdp"])?;
-    let resctrl = Resctrl::at(live.files(), &place.root)?;
+    let resctrl = Resctrl::at(host.files(), &place.root)?;
     assert_eq!(resctrl.domains()?, [CacheId(0), CacheId(3)]);
     assert_eq!(resctrl.info()?.l3_resources(), [Resource::L3Code, Resource::L3Data]);
-    let mut knobs = HostSettings::open(live.files(), &place.journal)?;
-    let mut changes = resctrl.change(&mut knobs, &mut |_| false)?;
+    let mut settings = HostSettings::open(host.files(), &place.journal)?;
+    let mut changes = resctrl.change(&mut settings, &mut |_| false)?;
     let before = resctrl.schemata(&Group::DEFAULT)?;
     let data = Schemata::of_masks(Resource::L3Data, [(CacheId(3), WayMask(0xff))]);
     let after = changes.write(&Group::DEFAULT, &data)?;
@@ -274,18 +290,18 @@ pub fn code_and_data_and_several_caches_are_divided_apart(live: &Live) -> Outcom
     let refused = changes.write(&Group::DEFAULT, &unknown).err().ok_or("cache 1 was there")?;
     assert_eq!((refused.why, refused.status), (Why::Refused, None));
     drop(changes);
-    knobs.restore()?;
+    settings.restore()?;
     assert_eq!(resctrl.schemata(&Group::DEFAULT)?, before);
     Ok(())
 }
 
 /// A thread that was made by one in the group is in it; one that was made before is found by looking again.
-pub fn all_threads_of_a_process_are_moved_while_they_come_and_go(live: &Live) -> Outcome {
+fn all_threads_of_a_process_are_moved_while_they_come_and_go(host: &Host) -> Outcome {
     let place = Place::emulated(&[])?;
-    let resctrl = Resctrl::at(live.files(), &place.root)?;
-    let mut knobs = HostSettings::open(live.files(), &place.journal)?;
+    let resctrl = Resctrl::at(host.files(), &place.root)?;
+    let mut settings = HostSettings::open(host.files(), &place.journal)?;
     let helper = Helper::start(&["comers", "24"])?;
-    let mut changes = resctrl.change(&mut knobs, &mut |_| false)?;
+    let mut changes = resctrl.change(&mut settings, &mut |_| false)?;
     let web = changes.make(&Group::own("web")?, &mut |_| false)?;
     let moved = changes.move_process(helper.pid(), &web)?;
     assert!(moved.settled && moved.threads > 0, "{moved:?}");
@@ -295,7 +311,7 @@ pub fn all_threads_of_a_process_are_moved_while_they_come_and_go(live: &Live) ->
         let listed = fs::read_dir(Path::new("/").join(helper.pid().file("task")))?;
         Ok(listed.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
     };
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIME_LIMIT;
     for _ in 0..5 {
         let (before, default, after) = (threads()?, resctrl.tasks(&Group::DEFAULT)?, threads()?);
         let left: Vec<&Pid> =
@@ -311,19 +327,19 @@ pub fn all_threads_of_a_process_are_moved_while_they_come_and_go(live: &Live) ->
 }
 
 /// A group that is not ours is left as it is, and gets its tasks back.
-pub fn a_process_from_somebody_elses_group_goes_back_there(live: &Live) -> Outcome {
+fn a_process_from_somebody_elses_group_goes_back_there(host: &Host) -> Outcome {
     let place = Place::emulated(&[])?;
-    let resctrl = Resctrl::at(live.files(), &place.root)?;
+    let resctrl = Resctrl::at(host.files(), &place.root)?;
     let helper = Helper::start(&["comers", "2"])?;
     let batch = Path::new(&place.root).join("batch");
     fs::create_dir(&batch)?;
     fs::create_dir(batch.join("mon_groups/counted"))?;
-    let mut knobs = HostSettings::open(live.files(), &place.journal)?;
+    let mut settings = HostSettings::open(host.files(), &place.journal)?;
     fs::write(batch.join("tasks"), helper.pid().to_string())?;
     fs::write(batch.join("mon_groups/counted/tasks"), helper.pid().to_string())?;
     let origin = resctrl.group_of(helper.pid())?;
     assert_eq!(origin.to_string(), "batch/mon_groups/counted");
-    let mut changes = resctrl.change(&mut knobs, &mut |_| false)?;
+    let mut changes = resctrl.change(&mut settings, &mut |_| false)?;
     let web = changes.make(&Group::own("web")?, &mut |_| false)?;
     assert!(changes.move_process(helper.pid(), &web)?.settled);
     assert_eq!(resctrl.group_of(helper.pid())?, Group::own("web")?);
@@ -331,18 +347,18 @@ pub fn a_process_from_somebody_elses_group_goes_back_there(live: &Live) -> Outco
     assert_eq!(not_ours.why, Why::NotOurs);
     assert_eq!(changes.collect()?, []);
     drop(changes);
-    knobs.restore()?;
+    settings.restore()?;
     assert_eq!(resctrl.group_of(helper.pid())?, origin);
     assert_eq!(resctrl.groups()?.iter().map(Group::to_string).collect::<Vec<_>>(), ["batch"]);
     Ok(())
 }
 
 /// Values that the emulator is told to show.
-pub fn counters_show_numbers_and_words(live: &Live) -> Outcome {
+fn counters_show_numbers_and_words(host: &Host) -> Outcome {
     let place = Place::emulated(&["--machine", "snc-2"])?;
-    let resctrl = Resctrl::at(live.files(), &place.root)?;
-    let mut knobs = HostSettings::open(live.files(), &place.journal)?;
-    let mut changes = resctrl.change(&mut knobs, &mut |_| false)?;
+    let resctrl = Resctrl::at(host.files(), &place.root)?;
+    let mut settings = HostSettings::open(host.files(), &place.journal)?;
+    let mut changes = resctrl.change(&mut settings, &mut |_| false)?;
     let web = changes.make(&Group::own("web")?, &mut |_| false)?;
     for line in [
         "occupancy masu-web 0/0 1000",

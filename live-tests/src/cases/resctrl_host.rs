@@ -3,8 +3,14 @@
 use std::path::PathBuf;
 
 use super::Outcome;
-use super::resctrl::{RULES, Shown, Subject};
-use crate::live::Live;
+use super::resctrl::{Mount, RULES, Shown};
+use crate::host::{Host, LiveTest, tests};
+
+/// Tests of this file, and their requirements.
+pub(crate) const TESTS: &[LiveTest] = tests! {
+    resctrl_host requires [Root, Resctrl, Shell];
+    the_kernel_keeps_the_rules_of_the_emulator;
+};
 
 /// Mount point: at most one for the whole machine.
 pub(crate) fn mounted() -> Option<PathBuf> {
@@ -17,11 +23,11 @@ pub(crate) fn mounted() -> Option<PathBuf> {
 }
 
 /// All of `resctrl.rs`. Rules that this machine cannot show, or that would disturb others, are named and left out.
-pub fn the_kernel_keeps_the_rules_of_the_emulator(_: &Live) -> Outcome {
+fn the_kernel_keeps_the_rules_of_the_emulator(_: &Host) -> Outcome {
     let root = mounted().ok_or("it is not mounted")?;
     let mut broken = Vec::new();
     for (name, rule) in RULES {
-        match rule(&Subject::of_the_kernel(root.clone())?) {
+        match rule(&Mount::of_the_kernel(root.clone())?) {
             Ok(Shown::Kept) => (),
             Ok(Shown::Not(why)) => println!("SKIP resctrl_host::{name}: {why}"),
             Err(failed) => broken.push(format!("{name}: {}", failed.message().unwrap_or("failed"))),

@@ -10,9 +10,24 @@ use serde_json::Value;
 use super::command::masu;
 use super::programs::{Running, Said};
 use super::{Outcome, no_automatic_huge_pages};
-use crate::knob::Knob;
-use crate::live::Live;
+use crate::host::{Host, LiveTest, tests};
 use crate::program;
+use crate::setting::Setting;
+
+/// Tests of this file, and their requirements.
+pub(crate) const TESTS: &[LiveTest] = tests! {
+    run requires [Root, MasuCommand, PreloadLibrary, HugePageModes];
+    every_kind_of_private_memory_is_huge_from_the_first_touch;
+    without_the_library_nothing_is_huge;
+    what_malloc_gives_is_huge;
+    with_no_align_mappings_lie_where_the_kernel_puts_them;
+    stacks_are_huge_when_asked_for;
+    text_is_huge_when_asked_for [CCompiler];
+    smaller_sizes_serve_what_is_too_small_for_a_window;
+    half_of_a_window_can_go_and_the_rest_stays [PageFrames];
+    what_is_touched_thinly_comes_back_within_seconds [PageFrames, RemoteAdvice, RemoteCollapse];
+    memory_that_many_threads_change_is_never_damaged;
+};
 
 pub(super) type Result<T> = std::result::Result<T, libtest_mimic::Failed>;
 
@@ -140,7 +155,7 @@ const WHOLE: [&str; 14] = [
 const AT_EDGES: [&str; 3] = ["sbrk", "bss", "data"];
 
 /// Counted by the program itself, and by masu in the report.
-pub fn every_kind_of_private_memory_is_huge_from_the_first_touch(_: &Live) -> Outcome {
+fn every_kind_of_private_memory_is_huge_from_the_first_touch(_: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let report = Report::new("kinds");
     let counted = lines(&said(&mut run_program(&["--report", report.path(), "--json"], &["kinds"])?)?)?;
@@ -170,7 +185,7 @@ pub fn every_kind_of_private_memory_is_huge_from_the_first_touch(_: &Live) -> Ou
 }
 
 /// Without the library, or with it silenced, nothing is huge: it is the library that makes the difference.
-pub fn without_the_library_nothing_is_huge(_: &Live) -> Outcome {
+fn without_the_library_nothing_is_huge(_: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let off = lines(&said(&mut run_program(&["--huge", "off"], &["kinds"])?)?)?;
     let disabled = lines(&said(run_program(&[], &["kinds"])?.env("MASU_DISABLE", "1"))?)?;
@@ -184,7 +199,7 @@ pub fn without_the_library_nothing_is_huge(_: &Live) -> Outcome {
 }
 
 /// glibc's malloc is reached through its tunable, independent of the earlier contents of its stack.
-pub fn what_malloc_gives_is_huge(_: &Live) -> Outcome {
+fn what_malloc_gives_is_huge(_: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     for mib in ["8", "16", "64"] {
         let counted = lines(&said(&mut run_program(&[], &["allocation", mib])?)?)?;
@@ -195,7 +210,7 @@ pub fn what_malloc_gives_is_huge(_: &Live) -> Outcome {
 }
 
 /// Three MiB lie at the kernel's choice of address; the kernel itself aligns multiples of two MiB.
-pub fn with_no_align_mappings_lie_where_the_kernel_puts_them(_: &Live) -> Outcome {
+fn with_no_align_mappings_lie_where_the_kernel_puts_them(_: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let report = Report::new("no-align");
     let options = ["--no-align", "--report", report.path(), "--json"];
@@ -207,7 +222,7 @@ pub fn with_no_align_mappings_lie_where_the_kernel_puts_them(_: &Live) -> Outcom
 }
 
 /// Deep recursion, in the first thread and in another.
-pub fn stacks_are_huge_when_asked_for(_: &Live) -> Outcome {
+fn stacks_are_huge_when_asked_for(_: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let number = |lines: &BTreeMap<String, String>, name: &str| -> Result<u64> {
         Ok(lines.get(name).ok_or("missing")?.parse()?)
@@ -223,7 +238,7 @@ pub fn stacks_are_huge_when_asked_for(_: &Live) -> Outcome {
 
 /// A program with many MiB of text, the compiler itself: it makes the same output from the same input, its text is on
 /// huge pages, and the report names the method.
-pub fn text_is_huge_when_asked_for(_: &Live) -> Outcome {
+fn text_is_huge_when_asked_for(_: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let folder = Folder::make("code")?;
     let source = folder.0.join("source.c");
@@ -248,7 +263,7 @@ pub fn text_is_huge_when_asked_for(_: &Live) -> Outcome {
 }
 
 /// A size that the host does not provide is named with its file; turned on, it serves mappings smaller than a window.
-pub fn smaller_sizes_serve_what_is_too_small_for_a_window(_: &Live) -> Outcome {
+fn smaller_sizes_serve_what_is_too_small_for_a_window(_: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let file = "/sys/kernel/mm/transparent_hugepage/hugepages-64kB/enabled";
     if !Path::new(file).exists() {
@@ -258,12 +273,12 @@ pub fn smaller_sizes_serve_what_is_too_small_for_a_window(_: &Live) -> Outcome {
         assert!(refused.first_line().contains("cannot use pages of 64 KiB: there is no "), "{}", refused.err);
         return Ok(());
     }
-    let off = Knob::turn(file, "never")?;
+    let off = Setting::set(file, "never")?;
     let refused = said(&mut run(&["--sizes", "2M,64K"], &["/bin/true"])?)?;
     let line = format!("masu: cannot use pages of 64 KiB: {file} is never");
     assert_eq!((refused.code(), refused.first_line()), (125, line.as_str()));
     drop(off);
-    let _on = Knob::turn(file, "madvise")?;
+    let _on = Setting::set(file, "madvise")?;
     let report = Report::new("sizes");
     let options = ["--sizes", "2M,64K", "--report", report.path(), "--json"];
     let counted = lines(&said(&mut run_program(&options, &["kinds"])?)?)?;
@@ -277,7 +292,7 @@ pub fn smaller_sizes_serve_what_is_too_small_for_a_window(_: &Live) -> Outcome {
 }
 
 /// Half of a window is unmapped, half of another forbidden: the rest keeps its content, and both count as downgraded.
-pub fn half_of_a_window_can_go_and_the_rest_stays(_: &Live) -> Outcome {
+fn half_of_a_window_can_go_and_the_rest_stays(_: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let report = Report::new("half");
     let counted = lines(&said(&mut run_program(&["--report", report.path(), "--json"], &["half"])?)?)?;
@@ -290,13 +305,13 @@ pub fn half_of_a_window_can_go_and_the_rest_stays(_: &Live) -> Outcome {
 }
 
 /// A quarter of 512 MiB is touched, thinly: within seconds it takes hardly more than with small pages.
-pub fn what_is_touched_thinly_comes_back_within_seconds(live: &Live) -> Outcome {
+fn what_is_touched_thinly_comes_back_within_seconds(host: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let report = Report::new("thin");
     let counted = lines(&said(&mut run_program(&["--report", report.path(), "--json"], &["thin", "256"])?)?)?;
     let number = |name: &str| counted.get(name).and_then(|text| text.parse::<f64>().ok()).unwrap_or(f64::NAN);
     assert!(number("huge") >= 250.0 && number("full") > 500e6, "{counted:?}");
-    if !linux::probe::HostFacts::gather(live.files()).split_frees_zero_pages.is_yes() {
+    if !linux::probe::HostFacts::gather(host.files()).split_frees_zero_pages.is_yes() {
         return Ok(());
     }
     assert_eq!(counted.get("too-much").map(String::as_str), Some("false"), "{counted:?}");
@@ -309,7 +324,7 @@ pub fn what_is_touched_thinly_comes_back_within_seconds(live: &Live) -> Outcome 
 }
 
 /// Mapped, moved, cut and unmapped by 200 threads, while children are forked and alignment is switched off and on.
-pub fn memory_that_many_threads_change_is_never_damaged(_: &Live) -> Outcome {
+fn memory_that_many_threads_change_is_never_damaged(_: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let counted = lines(&said(&mut run_program(&["-q"], &["churn", "200", "4"])?)?)?;
     let number = |name: &str| counted.get(name).and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);

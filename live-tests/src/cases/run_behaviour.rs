@@ -6,15 +6,35 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::Outcome;
-use super::programs::{self, PATIENCE, Running, Said};
+use super::programs::{self, Running, Said, TIME_LIMIT};
 use super::run::{Report, Result, run, run_program, said};
-use crate::live::Live;
+use crate::host::{Host, LiveTest, tests};
+
+/// Tests of this file, and their requirements.
+pub(crate) const TESTS: &[LiveTest] = tests! {
+    run_behaviour requires [Root, MasuCommand, PreloadLibrary, HugePageModes];
+    it_ends_as_the_program_ends;
+    what_cannot_be_started_has_a_status_of_its_own;
+    its_input_and_its_output_are_its_own;
+    its_surroundings_are_as_without_masu;
+    each_signal_reaches_it_exactly_once;
+    signals_that_are_ignored_at_the_start_stay_ignored;
+    stopping_and_continuing_the_group_works;
+    when_masu_is_killed_the_program_lives_on;
+    on_a_terminal_there_is_a_report_and_the_program_has_the_terminal [Script];
+    the_report_goes_where_it_is_wanted;
+    programs_end_in_all_ways_that_there_are;
+    a_program_in_a_chroot_goes_on;
+    children_are_served_unless_that_is_not_wanted;
+    more_children_than_seats_all_run;
+    a_pid_namespace_of_its_own_is_no_confusion;
+};
 
 /// Ways of serving.
 const HOWS: [&str; 2] = ["touch", "off"];
 
 /// Statuses pass, signals end masu in the same way, without a core of its own.
-pub fn it_ends_as_the_program_ends(_: &Live) -> Outcome {
+fn it_ends_as_the_program_ends(_: &Host) -> Outcome {
     for how in HOWS {
         for status in [0, 1, 3, 125, 255] {
             let said = said(&mut run(&["--huge", how], &["/bin/sh", "-c", &format!("exit {status}")])?)?;
@@ -30,7 +50,7 @@ pub fn it_ends_as_the_program_ends(_: &Live) -> Outcome {
 }
 
 /// The statuses of env(1), with a line and a way out.
-pub fn what_cannot_be_started_has_a_status_of_its_own(_: &Live) -> Outcome {
+fn what_cannot_be_started_has_a_status_of_its_own(_: &Host) -> Outcome {
     let cases: [(&[&str], &[&str], i32, &str); 6] = [
         (&[], &["no-such-command-here"], 127, "masu: cannot run no-such-command-here: no such command"),
         (&[], &["/no/such/file"], 127, "masu: cannot run /no/such/file: no such file or directory (ENOENT)"),
@@ -54,7 +74,7 @@ pub fn what_cannot_be_started_has_a_status_of_its_own(_: &Live) -> Outcome {
 }
 
 /// Every byte in both directions, with nothing of ours between; and no report on a pipe.
-pub fn its_input_and_its_output_are_its_own(_: &Live) -> Outcome {
+fn its_input_and_its_output_are_its_own(_: &Host) -> Outcome {
     let bytes: Vec<u8> = (0..1_000_000u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     let script = "cat; printf 'err\\0\\377' >&2";
     let mut command = run(&[], &["/bin/sh", "-c", script])?;
@@ -101,7 +121,7 @@ fn surroundings(command: &mut Command) -> Result<String> {
 }
 
 /// Signals, files, folder, mask, priority, name, limits: as without masu. The environment has three variables more.
-pub fn its_surroundings_are_as_without_masu(_: &Live) -> Outcome {
+fn its_surroundings_are_as_without_masu(_: &Host) -> Outcome {
     let commands: [&[&str]; 5] = [
         &["grep", "-E", "^(Name|Umask|Sig(Blk|Ign|Cgt)|NoNewPrivs|Cap|Groups|Seccomp|THP)", "/proc/self/status"],
         &["ls", "/proc/self/fd"],
@@ -183,7 +203,7 @@ fn signal(to: i32, signal: i32) -> Result<()> {
 const TOLD: [i32; 6] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGUSR1, libc::SIGUSR2];
 
 /// Ctrl-C among them: the program decides on its effect, and here it only counts.
-pub fn each_signal_reaches_it_exactly_once(_: &Live) -> Outcome {
+fn each_signal_reaches_it_exactly_once(_: &Host) -> Outcome {
     let rest = || std::thread::sleep(Duration::from_millis(60));
     for how in HOWS {
         let listening = Listening::start(run_program(&["-q", "--huge", how], &["signals"])?)?;
@@ -202,7 +222,7 @@ pub fn each_signal_reaches_it_exactly_once(_: &Live) -> Outcome {
 }
 
 /// The signals are ignored as under nohup(1), or in the background of a shell without job control.
-pub fn signals_that_are_ignored_at_the_start_stay_ignored(_: &Live) -> Outcome {
+fn signals_that_are_ignored_at_the_start_stay_ignored(_: &Host) -> Outcome {
     let words = ["grep", "SigIgn", "/proc/self/status"];
     let mut plain = Command::new(words[0]);
     plain.args(&words[1..]);
@@ -230,7 +250,7 @@ fn state(pid: i32) -> Result<char> {
 }
 
 fn until(what: &str, mut is: impl FnMut() -> Result<bool>) -> Outcome {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIME_LIMIT;
     while !is()? {
         assert!(Instant::now() < deadline, "{what}");
         std::thread::sleep(Duration::from_millis(2));
@@ -239,7 +259,7 @@ fn until(what: &str, mut is: impl FnMut() -> Result<bool>) -> Outcome {
 }
 
 /// Ctrl-Z and `fg`.
-pub fn stopping_and_continuing_the_group_works(_: &Live) -> Outcome {
+fn stopping_and_continuing_the_group_works(_: &Host) -> Outcome {
     let listening = Listening::start(run_program(&["-q"], &["signals"])?)?;
     let (masu, program) = (listening.group(), listening.program);
     signal(-masu, libc::SIGTSTP)?;
@@ -254,7 +274,7 @@ pub fn stopping_and_continuing_the_group_works(_: &Live) -> Outcome {
 }
 
 /// The program needs masu for nothing.
-pub fn when_masu_is_killed_the_program_lives_on(_: &Live) -> Outcome {
+fn when_masu_is_killed_the_program_lives_on(_: &Host) -> Outcome {
     let mut listening = Listening::start(run_program(&["-q"], &["signals"])?)?;
     signal(listening.group(), libc::SIGKILL)?;
     listening.masu.wait()?;
@@ -275,7 +295,7 @@ fn on_a_terminal(options: &str, command: &str) -> Result<Said> {
 }
 
 /// A report on the terminal, and the terminal belongs to the program.
-pub fn on_a_terminal_there_is_a_report_and_the_program_has_the_terminal(_: &Live) -> Outcome {
+fn on_a_terminal_there_is_a_report_and_the_program_has_the_terminal(_: &Host) -> Outcome {
     let said = on_a_terminal("", "sh -c 'test -t 0 && test -t 1 && test -t 2 && tty && ps -o stat= -p $$; exit 3'")?;
     assert_eq!(said.code(), 3, "{said:?}");
     assert!(said.out.contains("/dev/pts/"), "{said:?}");
@@ -292,7 +312,7 @@ pub fn on_a_terminal_there_is_a_report_and_the_program_has_the_terminal(_: &Live
 }
 
 /// To a file as lines or as JSON, and on standard error by `-`.
-pub fn the_report_goes_where_it_is_wanted(_: &Live) -> Outcome {
+fn the_report_goes_where_it_is_wanted(_: &Host) -> Outcome {
     let asked = said(&mut run(&["--report", "-"], &["/bin/true"])?)?;
     assert_eq!((asked.code(), asked.out.as_str()), (0, ""));
     assert!(asked.err.starts_with("masu: /bin/true ran "), "{asked:?}");
@@ -310,7 +330,7 @@ pub fn the_report_goes_where_it_is_wanted(_: &Live) -> Outcome {
 }
 
 /// Every way of ending, also out of the middle of its threads.
-pub fn programs_end_in_all_ways_that_there_are(_: &Live) -> Outcome {
+fn programs_end_in_all_ways_that_there_are(_: &Host) -> Outcome {
     let _quiet = super::no_automatic_huge_pages()?;
     let ways = [
         ("return", 0),
@@ -347,14 +367,14 @@ pub fn programs_end_in_all_ways_that_there_are(_: &Live) -> Outcome {
 }
 
 /// The chroot has no library, no board and no /proc.
-pub fn a_program_in_a_chroot_goes_on(_: &Live) -> Outcome {
+fn a_program_in_a_chroot_goes_on(_: &Host) -> Outcome {
     let said = said(&mut run_program(&["-q"], &["ends", "chroot"])?)?;
     assert_eq!((said.code(), said.err.as_str()), (0, ""), "{said:?}");
     Ok(())
 }
 
 /// Forks of a daemon and started programs are served; with `--no-children` only the named program.
-pub fn children_are_served_unless_that_is_not_wanted(_: &Live) -> Outcome {
+fn children_are_served_unless_that_is_not_wanted(_: &Host) -> Outcome {
     let _quiet = super::no_automatic_huge_pages()?;
     let report = Report::new("alone");
     let options = ["--no-children", "--report", report.path(), "--json"];
@@ -371,7 +391,7 @@ pub fn children_are_served_unless_that_is_not_wanted(_: &Live) -> Outcome {
 }
 
 /// More than there are process slots on the status page: all run, and the report has the number without a slot.
-pub fn more_children_than_seats_all_run(_: &Live) -> Outcome {
+fn more_children_than_seats_all_run(_: &Host) -> Outcome {
     let report = Report::new("many");
     let said = said(&mut run_program(&["--report", report.path(), "--json"], &["many", "1100"])?)?;
     assert_eq!((said.code(), said.out.as_str()), (0, "children=1100\n"), "{said:?}");
@@ -383,7 +403,7 @@ pub fn more_children_than_seats_all_run(_: &Live) -> Outcome {
 
 /// In a pid namespace the program has a number that belongs to another process outside: the program is counted, and no
 /// other.
-pub fn a_pid_namespace_of_its_own_is_no_confusion(_: &Live) -> Outcome {
+fn a_pid_namespace_of_its_own_is_no_confusion(_: &Host) -> Outcome {
     let _quiet = super::no_automatic_huge_pages()?;
     let report = Report::new("namespace");
     let own = super::run::own()?;

@@ -3,19 +3,32 @@
 use std::time::{Duration, Instant};
 
 use super::Outcome;
-use super::programs::{PATIENCE, Running};
+use super::programs::{Running, TIME_LIMIT};
 use super::run::{lines, run, run_program, said, windows};
-use crate::live::Live;
+use crate::host::{Host, LiveTest, tests};
+
+/// Tests of this file, and their requirements.
+pub(crate) const TESTS: &[LiveTest] = tests! {
+    run_dangers requires [Root, MasuCommand, PreloadLibrary, HugePageModes];
+    a_refused_growth_takes_nothing_of_other_threads;
+    memory_that_began_small_is_huge_once_it_is_large;
+    threads_that_free_their_own_handle_are_no_trouble;
+    a_program_that_shuts_itself_in_is_left_alone;
+    a_long_list_of_arguments_does_not_harm_the_stack;
+    a_script_without_a_first_line_is_run_by_the_shell;
+    off_is_off_within_another_run;
+    alignment_is_switched_in_a_running_program;
+};
 
 /// A growth that the kernel refuses half-way takes no other thread's memory.
-pub fn a_refused_growth_takes_nothing_of_other_threads(_: &Live) -> Outcome {
+fn a_refused_growth_takes_nothing_of_other_threads(_: &Host) -> Outcome {
     let said = lines(&said(&mut run_program(&[], &["refused-growth"])?)?)?;
     assert!(said.get("rounds").is_some_and(|rounds| rounds != "0"), "{said:?}");
     Ok(())
 }
 
 /// Memory that was too small for a window when it was mapped.
-pub fn memory_that_began_small_is_huge_once_it_is_large(_: &Live) -> Outcome {
+fn memory_that_began_small_is_huge_once_it_is_large(_: &Host) -> Outcome {
     let (huge, possible) = windows(&lines(&said(&mut run_program(&[], &["small-grows"])?)?)?, "grown")?;
     // The first window was touched before.
     assert!(huge + 1 >= possible, "{huge} of {possible}");
@@ -23,7 +36,7 @@ pub fn memory_that_began_small_is_huge_once_it_is_large(_: &Live) -> Outcome {
 }
 
 /// With `--stack`, memory that a thread may have freed is not read.
-pub fn threads_that_free_their_own_handle_are_no_trouble(_: &Live) -> Outcome {
+fn threads_that_free_their_own_handle_are_no_trouble(_: &Host) -> Outcome {
     let said = lines(&said(&mut run_program(&["--stack"], &["detached"])?)?)?;
     assert_eq!(said.get("threads").map(String::as_str), Some("3000"));
     Ok(())
@@ -31,7 +44,7 @@ pub fn threads_that_free_their_own_handle_are_no_trouble(_: &Live) -> Outcome {
 
 /// A filter that allows only the program's own calls kills no process, not at the exit either, when a report is
 /// requested.
-pub fn a_program_that_shuts_itself_in_is_left_alone(_: &Live) -> Outcome {
+fn a_program_that_shuts_itself_in_is_left_alone(_: &Host) -> Outcome {
     for options in [&[][..], &["--report", "-"]] {
         let said = lines(&said(&mut run_program(options, &["boxed"])?)?)?;
         assert_eq!(said.get("boxed").map(String::as_str), Some("1"));
@@ -40,7 +53,7 @@ pub fn a_program_that_shuts_itself_in_is_left_alone(_: &Live) -> Outcome {
 }
 
 /// With `--stack`, the stack is measured from where the kernel measures it.
-pub fn a_long_list_of_arguments_does_not_harm_the_stack(_: &Live) -> Outcome {
+fn a_long_list_of_arguments_does_not_harm_the_stack(_: &Host) -> Outcome {
     let long = "a".repeat(100_000);
     let said = said(&mut run(&["--stack"], &["/bin/true", &long, &long, &long])?)?;
     assert_eq!((said.code(), said.err.as_str()), (0, ""));
@@ -48,7 +61,7 @@ pub fn a_long_list_of_arguments_does_not_harm_the_stack(_: &Live) -> Outcome {
 }
 
 /// The shell runs it, as execvp(3) does it.
-pub fn a_script_without_a_first_line_is_run_by_the_shell(_: &Live) -> Outcome {
+fn a_script_without_a_first_line_is_run_by_the_shell(_: &Host) -> Outcome {
     let path = std::env::temp_dir().join(format!("masu-live-script-{}", std::process::id()));
     std::fs::write(&path, "echo \"said $1\"; exit 7\n")?;
     std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
@@ -60,7 +73,7 @@ pub fn a_script_without_a_first_line_is_run_by_the_shell(_: &Live) -> Outcome {
 }
 
 /// The inner run removes the outer run's settings for its children.
-pub fn off_is_off_within_another_run(_: &Live) -> Outcome {
+fn off_is_off_within_another_run(_: &Host) -> Outcome {
     let mut outer = run(&[], &[])?;
     let masu = outer.get_program().to_owned();
     let said = said(outer.arg(masu).args(["run", "--huge", "off", "--", "env"]))?;
@@ -70,14 +83,14 @@ pub fn off_is_off_within_another_run(_: &Live) -> Outcome {
 }
 
 /// `masu set`, on a program that is running under `masu run`.
-pub fn alignment_is_switched_in_a_running_program(live: &Live) -> Outcome {
+fn alignment_is_switched_in_a_running_program(host: &Host) -> Outcome {
     let mut run = Running::start(&mut run(&[], &["sleep", "600"])?)?;
     let root = linux::Pid(run.pid());
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIME_LIMIT;
     let sleep = loop {
-        let all = linux::children::descendants(live.files(), root)?;
+        let all = linux::children::descendants(host.files(), root)?;
         let is_seated = |pid: &linux::Pid| {
-            let mappings = linux::maps::maps(live.files(), *pid).unwrap_or_default();
+            let mappings = linux::maps::maps(host.files(), *pid).unwrap_or_default();
             mappings.iter().any(|mapping| mapping.path.text().contains("masu-board") && mapping.permissions.shared)
         };
         match all.into_iter().find(is_seated) {

@@ -10,8 +10,26 @@ use super::programs;
 use super::run::{Folder, Report, Result, lines, run, run_program, said, windows};
 use super::{Outcome, no_automatic_huge_pages};
 use crate::group::Group;
-use crate::knob::Knob;
-use crate::live::Live;
+use crate::host::{Host, LiveTest, tests};
+use crate::setting::Setting;
+
+/// Tests of this file, and their requirements.
+pub(crate) const TESTS: &[LiveTest] = tests! {
+    run_hard requires [Root, MasuCommand, PreloadLibrary, HugePageModes];
+    a_preloaded_library_that_is_not_there_is_remarked;
+    another_library_that_interposes_mmap_does_no_harm [CCompiler];
+    a_static_program_is_served_from_outside [CCompiler, PageTableWalk, RemoteCollapse];
+    a_sanitized_program_is_served_from_outside [CCompiler, PageTableWalk, RemoteCollapse];
+    a_program_with_another_c_library_is_served_from_outside [Musl, PageTableWalk, RemoteCollapse];
+    a_set_uid_program_is_refused;
+    where_huge_pages_are_off_it_is_served_from_outside [PageTableWalk, RemoteCollapse];
+    tight_limits_make_no_difference;
+    a_group_with_a_limit_is_kept [MemoryGroups];
+    garbage_in_the_environment_does_no_harm;
+    children_that_the_c_library_does_not_hear_of_do_no_harm [CCompiler];
+    data_that_is_run_can_still_be_run [CCompiler];
+    without_privileges_it_is_served_and_the_report_says_what_is_missing;
+};
 
 /// Compiles a piece of C; returns the path of the program.
 pub(super) fn compile(folder: &Folder, compiler: &str, name: &str, source: &str, arguments: &[&str]) -> Result<String> {
@@ -23,7 +41,7 @@ pub(super) fn compile(folder: &Folder, compiler: &str, name: &str, source: &str,
 }
 
 /// Reported once by masu, and once more by the loader, which goes on; the program runs and is served.
-pub fn a_preloaded_library_that_is_not_there_is_remarked(_: &Live) -> Outcome {
+fn a_preloaded_library_that_is_not_there_is_remarked(_: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let mut command = run_program(&[], &["allocation", "16"])?;
     let said = said(command.env("LD_PRELOAD", "/no/such/library.so"))?;
@@ -50,7 +68,7 @@ __attribute__((destructor)) static void end(void) { fprintf(stderr, "saw %ld\n",
 
 /// Two libraries that interpose the same call: the other one sees the program's unchanged request, and its result is
 /// advised.
-pub fn another_library_that_interposes_mmap_does_no_harm(_: &Live) -> Outcome {
+fn another_library_that_interposes_mmap_does_no_harm(_: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let folder = Folder::make("interposer")?;
     let other = compile(&folder, "cc", "other.so", INTERPOSER, &["-shared", "-fPIC"])?;
@@ -92,14 +110,14 @@ fn served_from_outside(program: &str, why: &str) -> Outcome {
 }
 
 /// Programs without a loader load no library.
-pub fn a_static_program_is_served_from_outside(_: &Live) -> Outcome {
+fn a_static_program_is_served_from_outside(_: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let folder = Folder::make("static")?;
     served_from_outside(&compile(&folder, "cc", "static", HUNGRY, &["-static"])?, "it is linked statically")
 }
 
 /// The address sanitizer ends a program when another library is loaded before its own.
-pub fn a_sanitized_program_is_served_from_outside(_: &Live) -> Outcome {
+fn a_sanitized_program_is_served_from_outside(_: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let folder = Folder::make("asan")?;
     let source = "int main(void) { return 5; }\n";
@@ -112,7 +130,7 @@ pub fn a_sanitized_program_is_served_from_outside(_: &Live) -> Outcome {
 }
 
 /// Nor does another C library's loader load one that is made for glibc.
-pub fn a_program_with_another_c_library_is_served_from_outside(_: &Live) -> Outcome {
+fn a_program_with_another_c_library_is_served_from_outside(_: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let folder = Folder::make("musl")?;
     served_from_outside(
@@ -122,7 +140,7 @@ pub fn a_program_with_another_c_library_is_served_from_outside(_: &Live) -> Outc
 }
 
 /// The loader would take no library from the environment.
-pub fn a_set_uid_program_is_refused(_: &Live) -> Outcome {
+fn a_set_uid_program_is_refused(_: &Host) -> Outcome {
     let folder = Folder::make("setuid")?;
     let file = folder.0.join("true");
     std::fs::copy("/bin/true", &file)?;
@@ -142,8 +160,8 @@ pub fn a_set_uid_program_is_refused(_: &Live) -> Outcome {
 }
 
 /// Huge pages are off for the whole host: then a first touch gets none.
-pub fn where_huge_pages_are_off_it_is_served_from_outside(_: &Live) -> Outcome {
-    let _never = Knob::turn("/sys/kernel/mm/transparent_hugepage/enabled", "never")?;
+fn where_huge_pages_are_off_it_is_served_from_outside(_: &Host) -> Outcome {
+    let _never = Setting::set("/sys/kernel/mm/transparent_hugepage/enabled", "never")?;
     let said = said(&mut run(&[], &["/bin/sh", "-c", "exit 3"])?)?;
     assert_eq!(said.code(), 3);
     let why = "/sys/kernel/mm/transparent_hugepage/enabled is never, so that no first touch gets a huge page";
@@ -152,7 +170,7 @@ pub fn where_huge_pages_are_off_it_is_served_from_outside(_: &Live) -> Outcome {
 }
 
 /// Limits that allow no reservation beyond the request: calls that succeed without masu succeed with it.
-pub fn tight_limits_make_no_difference(_: &Live) -> Outcome {
+fn tight_limits_make_no_difference(_: &Host) -> Outcome {
     let plain = said(Command::new(super::run::own()?).args([crate::program::FLAG, "limited"]))?;
     assert_eq!(plain.code(), 0, "{plain:?}");
     let said = said(&mut run_program(&["-q"], &["limited"])?)?;
@@ -163,7 +181,7 @@ pub fn tight_limits_make_no_difference(_: &Live) -> Outcome {
 
 /// A cgroup with a limit of 96 MiB: memory that does not fit as huge pages comes as small ones, or not at all, as
 /// without masu.
-pub fn a_group_with_a_limit_is_kept(_: &Live) -> Outcome {
+fn a_group_with_a_limit_is_kept(_: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let group = Group::make("run")?;
     group.limit(96 << 20)?;
@@ -179,7 +197,7 @@ pub fn a_group_with_a_limit_is_kept(_: &Live) -> Outcome {
 }
 
 /// A variable that is not masu's own words, and a board that is none: the program runs as it is.
-pub fn garbage_in_the_environment_does_no_harm(_: &Live) -> Outcome {
+fn garbage_in_the_environment_does_no_harm(_: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let library = programs::preload_library().ok_or("no library")?;
     let folder = Folder::make("garbage")?;
@@ -251,7 +269,7 @@ int main(int argc, char **argv) {
 "#;
 
 /// vfork, and a clone that the C library does not hear of.
-pub fn children_that_the_c_library_does_not_hear_of_do_no_harm(_: &Live) -> Outcome {
+fn children_that_the_c_library_does_not_hear_of_do_no_harm(_: &Host) -> Outcome {
     let folder = Folder::make("vfork")?;
     let program = compile(&folder, "cc", "vfork", &format!("#include <signal.h>\n{VFORK}"), &["-pthread"])?;
     let report = Report::new("vfork");
@@ -277,7 +295,7 @@ int main(void) {
 "#;
 
 /// Access rights stay unchanged when data is put on huge pages.
-pub fn data_that_is_run_can_still_be_run(_: &Live) -> Outcome {
+fn data_that_is_run_can_still_be_run(_: &Host) -> Outcome {
     if !cfg!(target_arch = "x86_64") {
         return Ok(());
     }
@@ -291,7 +309,7 @@ pub fn data_that_is_run_can_still_be_run(_: &Live) -> Outcome {
 }
 
 /// Without the privilege for the outside part, the rest is done, and the report names the missing part.
-pub fn without_privileges_it_is_served_and_the_report_says_what_is_missing(_: &Live) -> Outcome {
+fn without_privileges_it_is_served_and_the_report_says_what_is_missing(_: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let mut command = run_program(&["--report", "-", "--json"], &["allocation", "16"])?;
     let said = said(command.uid(65534).gid(65534))?;

@@ -7,7 +7,13 @@ use object::{Endianness, elf};
 use super::Outcome;
 use super::programs;
 use super::run::Result;
-use crate::live::Live;
+use crate::host::{Host, LiveTest, tests};
+
+/// Tests of this file, and their requirements.
+pub(crate) const TESTS: &[LiveTest] = tests! {
+    run_library requires [PreloadLibrary];
+    it_needs_little_and_shows_only_its_hooks;
+};
 
 /// System calls, errno, names of functions, a clock, a thread's address, and four pieces of moving memory: nothing that allocates, locks or prints.
 const IMPORTS: [&str; 10] = [
@@ -50,7 +56,7 @@ fn symbols() -> Result<(Vec<String>, Vec<String>)> {
 }
 
 /// A longer list is a decision, and no accident.
-pub fn it_needs_little_and_shows_only_its_hooks(_: &Live) -> Outcome {
+fn it_needs_little_and_shows_only_its_hooks(_: &Host) -> Outcome {
     let (wanted, shown) = symbols()?;
     let strange: Vec<_> =
         wanted.iter().filter(|name| !IMPORTS.iter().chain(&ALSO).any(|known| known == name)).collect();

@@ -11,9 +11,24 @@ use super::command::masu;
 use super::programs::{self, Said};
 use super::run::{Folder, Report, Result, run, said};
 use super::run_hard::compile;
-use crate::live::Live;
-use crate::need::Need;
+use crate::host::{Host, LiveTest, tests};
+use crate::requirement::Requirement;
 use crate::user_faults::paging_backends;
+
+/// Tests of this file, and their requirements.
+pub(crate) const TESTS: &[LiveTest] = tests! {
+    run_local requires [MasuCommand, UserFaults];
+    a_program_that_checks_each_byte_finds_none_wrong [PagerLibrary, CPrograms];
+    a_program_that_checks_each_byte_finds_a_wrong_one [PagerLibrary, CCompiler];
+    local_memory_is_never_more_than_was_given [PagerLibrary, CPrograms];
+    a_paged_program_ends_and_talks_as_without_masu [PagerLibrary, Shell];
+    a_fork_works_while_all_fits_and_is_refused_and_reported_when_not [PagerLibrary, CCompiler];
+    a_fork_brings_back_what_fits [PagerLibrary, CCompiler];
+    copies_of_a_program_find_none_wrong [PagerLibrary, CPrograms];
+    what_cannot_work_on_paged_memory_is_not_there_for_the_program [PagerLibrary, CCompiler];
+    a_programs_own_bus_errors_reach_its_own_handler [PagerLibrary, CCompiler];
+    facts_tells_that_programs_can_be_paged;
+};
 
 /// `masu run --local …`, not started yet; isolated, without the profiles of earlier runs.
 pub(super) fn paged(options: &[&str], command: &[&str]) -> Result<Command> {
@@ -34,8 +49,8 @@ pub(super) fn paged_with_profile(options: &[&str], command: &[&str]) -> Result<C
 }
 
 /// The backends to try: all that the kernel has. Where the processor is emulated, and slow, the best one.
-pub(super) fn backends(live: &Live) -> Vec<&'static str> {
-    let all = if live.has(Need::RealProcessor) { usize::MAX } else { 1 };
+pub(super) fn backends(host: &Host) -> Vec<&'static str> {
+    let all = if host.has(Requirement::RealProcessor) { usize::MAX } else { 1 };
     paging_backends().into_iter().take(all).collect()
 }
 
@@ -48,8 +63,8 @@ pub(super) fn built(folder: &Folder, name: &str, source: &str) -> Result<String>
 }
 
 /// A program that fills memory, waits for a line, checks that all is as it left it, and changes it meanwhile.
-pub(super) fn weigh(folder: &Folder) -> Result<String> {
-    built(folder, "weigh", include_str!("../../programs/weigh.c"))
+pub(super) fn memory_checker(folder: &Folder) -> Result<String> {
+    built(folder, "memory_checker", include_str!("../../programs/memory_checker.c"))
 }
 
 /// A paged program that one talks to, in a process group with its masu.
@@ -142,16 +157,16 @@ const WITHOUT: [&str; 2] = ["--without", "altstack"];
 const MOVING: [&str; 2] = ["--only", "mremap,realloc,dontneed,touch"];
 
 /// Other seeds and other transfer sizes. Copies of it (fork) do not fit, and it goes on without them.
-pub fn a_program_that_checks_each_byte_finds_none_wrong(live: &Live) -> Outcome {
+fn a_program_that_checks_each_byte_finds_none_wrong(host: &Host) -> Outcome {
     let folder = Folder::make("local-stress")?;
     let stress = stress(&folder)?;
     let at = folder.0.to_str().ok_or("a path that is no text")?;
     let all = [("1", "4KiB"), ("2", "16KiB"), ("3", "64KiB"), ("4", "auto")].map(|(seed, unit)| (seed, unit, WITHOUT));
     let moving = [("5", "16KiB"), ("6", "auto")].map(|(seed, unit)| (seed, unit, MOVING));
     // On an emulated processor a single backend, with nearly all the steps and less memory.
-    let (but, mib) = if live.has(Need::RealProcessor) { (0, "64") } else { (5, "16") };
+    let (but, mib) = if host.has(Requirement::RealProcessor) { (0, "64") } else { (5, "16") };
     let kinds = || all.into_iter().chain(moving).skip(but);
-    let backends = backends(live);
+    let backends = backends(host);
     for (backend, (seed, unit, kinds)) in
         backends.iter().flat_map(|backend| kinds().map(move |kinds| (*backend, kinds)))
     {
@@ -173,7 +188,7 @@ pub fn a_program_that_checks_each_byte_finds_none_wrong(live: &Live) -> Outcome 
 }
 
 /// Else its silence would prove nothing.
-pub fn a_program_that_checks_each_byte_finds_a_wrong_one(_: &Live) -> Outcome {
+fn a_program_that_checks_each_byte_finds_a_wrong_one(_: &Host) -> Outcome {
     let folder = Folder::make("local-corrupt")?;
     let stress = stress(&folder)?;
     let at = folder.0.to_str().ok_or("a path that is no text")?;
@@ -197,17 +212,17 @@ fn anonymous_bytes(process: i32) -> Result<u64> {
 const BESIDES_BYTES: u64 = 512 << 10;
 
 /// 64 MiB in 4 MiB, with threads that change it all the time; where the processor is emulated, 16 MiB, and for longer.
-pub fn local_memory_is_never_more_than_was_given(live: &Live) -> Outcome {
+fn local_memory_is_never_more_than_was_given(host: &Host) -> Outcome {
     let folder = Folder::make("local-budget")?;
-    let weigh = weigh(&folder)?;
-    let units = if live.has(Need::RealProcessor) { &["4KiB", "64KiB", "auto"][..] } else { &["auto"] };
-    let (mib, seconds, enough) = if live.has(Need::RealProcessor) { (64, 1, 100) } else { (16, 3, 10) };
+    let memory_checker = memory_checker(&folder)?;
+    let units = if host.has(Requirement::RealProcessor) { &["4KiB", "64KiB", "auto"][..] } else { &["auto"] };
+    let (mib, seconds, enough) = if host.has(Requirement::RealProcessor) { (64, 1, 100) } else { (16, 3, 10) };
     let arguments = [mib, seconds].map(|number: u64| number.to_string());
-    let backends = backends(live);
+    let backends = backends(host);
     for (backend, unit) in backends.iter().flat_map(|backend| units.iter().map(move |unit| (*backend, *unit))) {
         let report = Report::new("local-budget");
         let options = ["--backend", backend, "--local", "4MiB", "--unit", unit, "--report", report.path(), "--json"];
-        let mut talking = Talking::start(paged(&options, &[&weigh, &arguments[0], &arguments[1]])?)?;
+        let mut talking = Talking::start(paged(&options, &[&memory_checker, &arguments[0], &arguments[1]])?)?;
         talking.hears("rest")?;
         let at_rest = anonymous_bytes(talking.program)?;
         talking.says()?;
@@ -239,7 +254,7 @@ pub fn local_memory_is_never_more_than_was_given(live: &Live) -> Outcome {
 }
 
 /// Status, signals, input and output are the program's own.
-pub fn a_paged_program_ends_and_talks_as_without_masu(_: &Live) -> Outcome {
+fn a_paged_program_ends_and_talks_as_without_masu(_: &Host) -> Outcome {
     for (script, code) in [("exit 0", 0), ("exit 7", 7), ("kill -TERM $$", 143), ("kill -KILL $$", 137)] {
         let said = said(&mut paged(&["--local", "2MiB"], &["/bin/sh", "-c", script])?)?;
         assert_eq!((said.code(), said.out.as_str(), said.err.as_str()), (code, "", ""), "{script}");
@@ -253,7 +268,7 @@ pub fn a_paged_program_ends_and_talks_as_without_masu(_: &Live) -> Outcome {
 }
 
 /// A plain fork, which makes a copy: it works as long as all is in memory, and is otherwise refused with a message.
-pub fn a_fork_works_while_all_fits_and_is_refused_and_reported_when_not(_: &Live) -> Outcome {
+fn a_fork_works_while_all_fits_and_is_refused_and_reported_when_not(_: &Host) -> Outcome {
     const FORKS: &str = r#"
 #include <errno.h>
 #include <stdio.h>
@@ -290,7 +305,7 @@ int main(int count, char **list) {
 }
 
 /// A fork needs the stored pages back: of a program that was larger, and of memory that is unreadable just now.
-pub fn a_fork_brings_back_what_fits(live: &Live) -> Outcome {
+fn a_fork_brings_back_what_fits(host: &Host) -> Outcome {
     const FORKS: &str = r#"
 #include <stdio.h>
 #include <string.h>
@@ -334,7 +349,7 @@ int main(int count, char **list) {
         let options = ["--backend", backend, "--local", "8MiB", "--report", report.path(), "--json"];
         Ok((said(&mut paged(&options, &[&forks, shut])?)?, report.read()?))
     };
-    for backend in backends(live) {
+    for backend in backends(host) {
         let (said, report) = run(backend, "512")?;
         assert_eq!((said.code(), said.out.as_str()), (0, "9 0\n"), "backend {backend}: {said:?}");
         assert_eq!(report["notes"], serde_json::json!([]), "{report}");
@@ -349,11 +364,11 @@ int main(int count, char **list) {
 }
 
 /// The program and its forks, which change their own memory, check each byte.
-pub fn copies_of_a_program_find_none_wrong(live: &Live) -> Outcome {
+fn copies_of_a_program_find_none_wrong(host: &Host) -> Outcome {
     let folder = Folder::make("local-copies")?;
     let stress = stress(&folder)?;
     let at = folder.0.to_str().ok_or("a path that is no text")?;
-    for backend in backends(live) {
+    for backend in backends(host) {
         let report = Report::new("local-copies");
         let options = ["--backend", backend, "--local", "64MiB", "--report", report.path(), "--json"];
         let arguments = ["--seconds", "1", "--threads", "2", "--mib", "16", "--seed", "7", "--folder", at, "--fork"];
@@ -366,7 +381,7 @@ pub fn copies_of_a_program_find_none_wrong(live: &Live) -> Outcome {
 }
 
 /// The calls fail as on a kernel without them: io_uring, kernel AIO, vmsplice and filters for system calls.
-pub fn what_cannot_work_on_paged_memory_is_not_there_for_the_program(_: &Live) -> Outcome {
+fn what_cannot_work_on_paged_memory_is_not_there_for_the_program(_: &Host) -> Outcome {
     const ASKS: &str = r#"
 #include <errno.h>
 #include <linux/filter.h>
@@ -413,7 +428,7 @@ int main(void) {
 }
 
 /// A file that is cut short under a mapping; the pager's faults are of the same signal.
-pub fn a_programs_own_bus_errors_reach_its_own_handler(_: &Live) -> Outcome {
+fn a_programs_own_bus_errors_reach_its_own_handler(_: &Host) -> Outcome {
     const BUS: &str = r#"
 #define _GNU_SOURCE
 #include <setjmp.h>
@@ -455,7 +470,7 @@ int main(void) {
 }
 
 /// The findings of this test program agree with those of `masu facts`.
-pub fn facts_tells_that_programs_can_be_paged(_: &Live) -> Outcome {
+fn facts_tells_that_programs_can_be_paged(_: &Host) -> Outcome {
     let said = said(masu()?.args(["facts", "--json"]))?;
     let report: serde_json::Value = serde_json::from_str(&said.out)?;
     assert_eq!(report["host"]["user_faults"]["sigbus"], true, "{report}");

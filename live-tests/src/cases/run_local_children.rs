@@ -10,7 +10,17 @@ use super::Outcome;
 use super::programs::{self, Running};
 use super::run::{Report, said};
 use super::run_local::paged;
-use crate::live::Live;
+use crate::host::{Host, LiveTest, tests};
+
+/// Tests of this file, and their requirements.
+pub(crate) const TESTS: &[LiveTest] = tests! {
+    run_local_children requires [MasuCommand, PagerLibrary, Shell];
+    hundreds_of_children_are_paged_with_few_open_files [UserFaults];
+    masu_alone_may_have_more_open_files [UserFaults];
+    without_terms_a_program_ends_unless_masu_is_gone;
+    a_child_that_cannot_begin_does_not_end_the_run [UserFaults];
+    a_first_program_that_cannot_begin_is_named [UserFaults];
+};
 
 /// The same under a shell that lowers a limit for it and all that it starts.
 fn limited(limit: &str, run: &Command) -> Command {
@@ -26,7 +36,7 @@ fn limited(limit: &str, run: &Command) -> Command {
 }
 
 /// More of them than masu may have files open, and all within their limit.
-pub fn hundreds_of_children_are_paged_with_few_open_files(_: &Live) -> Outcome {
+fn hundreds_of_children_are_paged_with_few_open_files(_: &Host) -> Outcome {
     const CHILDREN: &str = "n=0; while [ $n -lt 300 ]; do /bin/true || exit 1; n=$((n+1)); done; echo $n";
     let report = Report::new("local-children");
     let run = paged(&["--local", "4MiB", "--report", report.path(), "--json"], &["/bin/sh", "-c", CHILDREN])?;
@@ -52,7 +62,7 @@ pub(super) const TERMS: Terms = Terms {
 
 /// masu raises its own limit as far as allowed, so that concurrent programs do not wait for each other, and no other
 /// process's limit.
-pub fn masu_alone_may_have_more_open_files(_: &Live) -> Outcome {
+fn masu_alone_may_have_more_open_files(_: &Host) -> Outcome {
     const LIMITS: &str = "ulimit -S -n; while read -r max open files soft hard unit; do \
                           [ \"$max $open\" = \"Max open\" ] && [ \"$soft\" = \"$hard\" ] && echo raised; \
                           done < /proc/$PPID/limits; exit 0";
@@ -64,7 +74,7 @@ pub fn masu_alone_may_have_more_open_files(_: &Live) -> Outcome {
 
 /// The test plays a masu that sends nothing, and one whose socket name is taken by another process. Nothing is expected
 /// from a masu that has ended.
-pub fn without_terms_a_program_ends_unless_masu_is_gone(_: &Live) -> Outcome {
+fn without_terms_a_program_ends_unless_masu_is_gone(_: &Host) -> Outcome {
     let library = programs::masu().ok_or("no masu")?.with_file_name("libmasu-pager.so");
     let listener = Listener::open()?;
     let secret = Secret { hello: 1, terms: 2 };
@@ -82,9 +92,9 @@ pub fn without_terms_a_program_ends_unless_masu_is_gone(_: &Live) -> Outcome {
     let mut outlived = Vec::new();
     for answer in [TERMS.message(3), handshake::STRANGER] {
         let running = Running::start(&mut program)?;
-        let stranger = listener.accept(Duration::from_secs(10))?.ok_or("nobody connected")?;
+        let connection = listener.accept(Duration::from_secs(10))?.ok_or("nobody connected")?;
         let bytes: Vec<u8> = answer.iter().flat_map(|word| word.to_ne_bytes()).collect();
-        stranger.send(&bytes, &[])?;
+        connection.send(&bytes, &[])?;
         outlived.push(running.said()?);
     }
     drop(listener);
@@ -101,7 +111,7 @@ pub fn without_terms_a_program_ends_unless_masu_is_gone(_: &Live) -> Outcome {
 }
 
 /// Only that child fails: the others go on, and the report has the reason.
-pub fn a_child_that_cannot_begin_does_not_end_the_run(_: &Live) -> Outcome {
+fn a_child_that_cannot_begin_does_not_end_the_run(_: &Host) -> Outcome {
     const CHILD: &str = "(ulimit -v 200000; exec /bin/true); echo $?; exit 7";
     for with_report in [true, false] {
         let report = Report::new("local-child");
@@ -119,7 +129,7 @@ pub fn a_child_that_cannot_begin_does_not_end_the_run(_: &Live) -> Outcome {
 }
 
 /// Nothing is hidden behind the status of the shell.
-pub fn a_first_program_that_cannot_begin_is_named(_: &Live) -> Outcome {
+fn a_first_program_that_cannot_begin_is_named(_: &Host) -> Outcome {
     let run = paged(&["--local", "4MiB"], &["/usr/bin/env", "true"])?;
     let said = said(&mut limited("-v 400000", &run))?;
     assert_eq!((said.code(), said.out.as_str()), (125, ""), "{said:?}");

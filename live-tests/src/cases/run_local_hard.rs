@@ -6,22 +6,44 @@ use super::Outcome;
 use super::programs::Running;
 use super::run::{Folder, Report, Result, said};
 use super::run_local::{backends, built, paged};
-use crate::live::Live;
+use crate::host::{Host, LiveTest, tests};
+
+/// Tests of this file, and their requirements.
+pub(crate) const TESTS: &[LiveTest] = tests! {
+    run_local_hard requires [MasuCommand, PagerLibrary, UserFaults, CPrograms];
+    memory_that_is_given_up_over_a_hole_reads_as_zeros;
+    a_call_that_handlers_interrupt_is_made_all_the_same [RealProcessor];
+    a_message_is_sent_whole_or_refused [RealProcessor];
+    a_copy_with_a_stack_of_its_own_runs_on_it;
+    lengths_beyond_all_memory_do_no_harm [RealProcessor];
+    what_lies_beside_moved_memory_stays_what_it_was;
+    small_memory_that_grows_is_paged_as_a_whole;
+    a_move_that_fails_leaves_nothing_behind;
+    memory_that_is_freed_in_part_reads_as_it_was_or_as_zeros [RealProcessor];
+    bus_errors_beside_paged_memory_are_the_programs_own [RealProcessor];
+    a_direct_read_into_many_pieces_is_whole [RealProcessor];
+    a_long_buffer_is_brought_as_far_as_it_is_filled;
+    a_call_that_is_made_in_parts_is_one_to_the_program [RealProcessor];
+    pages_of_zeros_are_kept_nowhere [RealProcessor];
+    pages_of_zeros_leave_before_others [RealProcessor];
+    pages_that_the_kernel_moves_about_are_not_lost [Root, Compaction, RealProcessor];
+    exec_takes_more_arguments_than_can_be_pinned [Shell];
+};
 
 /// Runs the part with `local` memory, and without masu, where it must be right, too.
-fn right(live: &Live, part: &str, local: &str) -> Result<(String, serde_json::Value)> {
-    right_in(live, part, local, "auto")
+fn right(host: &Host, part: &str, local: &str) -> Result<(String, serde_json::Value)> {
+    right_in(host, part, local, "auto")
 }
 
 /// The same with a transfer size of `unit`, on each backend that this kernel has. Returns the output and the report of
 /// the best.
-fn right_in(live: &Live, part: &str, local: &str, unit: &str) -> Result<(String, serde_json::Value)> {
+fn right_in(host: &Host, part: &str, local: &str, unit: &str) -> Result<(String, serde_json::Value)> {
     let folder = Folder::make("local-hard")?;
     let hard = built(&folder, "hard", include_str!("../../programs/hard.c"))?;
     let plain = said(Command::new(&hard).arg(part))?;
     assert!(plain.code() == 0 && plain.out.ends_with("right\n"), "without masu: {plain:?}");
     let mut best = None;
-    for backend in backends(live) {
+    for backend in backends(host) {
         let report = Report::new("local-hard");
         let options = ["--backend", backend, "--local", local, "--unit", unit, "--report", report.path(), "--json"];
         let said = said(&mut paged(&options, &[&hard, part])?)?;
@@ -32,94 +54,94 @@ fn right_in(live: &Live, part: &str, local: &str, unit: &str) -> Result<(String,
 }
 
 /// Neither the store's old bytes nor a fault without end.
-pub fn memory_that_is_given_up_over_a_hole_reads_as_zeros(live: &Live) -> Outcome {
-    let (_, report) = right(live, "hole", "2MiB")?;
+fn memory_that_is_given_up_over_a_hole_reads_as_zeros(host: &Host) -> Outcome {
+    let (_, report) = right(host, "hole", "2MiB")?;
     assert!(report["bytes_out"].as_u64().is_some_and(|bytes| bytes > 4 << 20), "it was in the store: {report}");
     Ok(())
 }
 
 /// Their memory stays, and their vectors are their own.
-pub fn a_call_that_handlers_interrupt_is_made_all_the_same(live: &Live) -> Outcome {
-    right(live, "interrupted", "2MiB")?;
+fn a_call_that_handlers_interrupt_is_made_all_the_same(host: &Host) -> Outcome {
+    right(host, "interrupted", "2MiB")?;
     Ok(())
 }
 
 /// A part of a message would be another message.
-pub fn a_message_is_sent_whole_or_refused(live: &Live) -> Outcome {
-    let (refused, report) = right(live, "message", "1MiB")?;
+fn a_message_is_sent_whole_or_refused(host: &Host) -> Outcome {
+    let (refused, report) = right(host, "message", "1MiB")?;
     assert_eq!(refused, "refused right\n");
     assert!(report["notes"][0].as_str().is_some_and(|note| note.contains("refused")), "{report}");
-    let (sent, _) = right(live, "message", "4MiB")?;
+    let (sent, _) = right(host, "message", "4MiB")?;
     assert_eq!(sent, "sent right\n");
     Ok(())
 }
 
 /// The kernel puts it there, and our own frame must not be looked for there.
-pub fn a_copy_with_a_stack_of_its_own_runs_on_it(live: &Live) -> Outcome {
-    right(live, "stack", "64MiB")?;
+fn a_copy_with_a_stack_of_its_own_runs_on_it(host: &Host) -> Outcome {
+    right(host, "stack", "64MiB")?;
     Ok(())
 }
 
 /// The ranges are neither walked nor taken for existing memory.
-pub fn lengths_beyond_all_memory_do_no_harm(live: &Live) -> Outcome {
-    right(live, "lengths", "2MiB")?;
+fn lengths_beyond_all_memory_do_no_harm(host: &Host) -> Outcome {
+    right(host, "lengths", "2MiB")?;
     Ok(())
 }
 
 /// The kernel takes mappings merged with a moved one out of the userfaultfd, unless the merge is prevented.
-pub fn what_lies_beside_moved_memory_stays_what_it_was(live: &Live) -> Outcome {
-    right(live, "neighbours", "2MiB")?;
+fn what_lies_beside_moved_memory_stays_what_it_was(host: &Host) -> Outcome {
+    right(host, "neighbours", "2MiB")?;
     Ok(())
 }
 
 /// Neither of the mapping to be moved, nor of the memory at its target.
-pub fn a_move_that_fails_leaves_nothing_behind(live: &Live) -> Outcome {
-    right(live, "gone", "2MiB")?;
+fn a_move_that_fails_leaves_nothing_behind(host: &Host) -> Outcome {
+    right(host, "gone", "2MiB")?;
     Ok(())
 }
 
 /// As far as the kernel takes it.
-pub fn memory_that_is_freed_in_part_reads_as_it_was_or_as_zeros(live: &Live) -> Outcome {
-    right(live, "freed", "2MiB")?;
+fn memory_that_is_freed_in_part_reads_as_it_was_or_as_zeros(host: &Host) -> Outcome {
+    right(host, "freed", "2MiB")?;
     Ok(())
 }
 
 /// One mapping to the program is one to the kernel.
-pub fn small_memory_that_grows_is_paged_as_a_whole(live: &Live) -> Outcome {
-    right(live, "grows", "2MiB")?;
+fn small_memory_that_grows_is_paged_as_a_whole(host: &Host) -> Outcome {
+    right(host, "grows", "2MiB")?;
     Ok(())
 }
 
 /// A neighbour page's state is not taken for the page's own.
-pub fn bus_errors_beside_paged_memory_are_the_programs_own(live: &Live) -> Outcome {
-    right_in(live, "beside", "2MiB", "64KiB")?;
+fn bus_errors_beside_paged_memory_are_the_programs_own(host: &Host) -> Outcome {
+    right_in(host, "beside", "2MiB", "64KiB")?;
     Ok(())
 }
 
 /// The kernel pins all of it first, and the device writes later: also to pages evicted meanwhile.
-pub fn a_direct_read_into_many_pieces_is_whole(live: &Live) -> Outcome {
-    right(live, "direct", "7MiB")?;
+fn a_direct_read_into_many_pieces_is_whole(host: &Host) -> Outcome {
+    right(host, "direct", "7MiB")?;
     Ok(())
 }
 
 /// Calls do not change their arguments, either.
-pub fn a_long_buffer_is_brought_as_far_as_it_is_filled(live: &Live) -> Outcome {
-    right(live, "buffers", "2MiB")?;
-    let (_, report) = right(live, "buffers", "128MiB")?;
+fn a_long_buffer_is_brought_as_far_as_it_is_filled(host: &Host) -> Outcome {
+    right(host, "buffers", "2MiB")?;
+    let (_, report) = right(host, "buffers", "128MiB")?;
     // An eighth of local memory would be 16 MiB; 8 are the program's own.
     assert!(report["paged_bytes"].as_u64().is_some_and(|bytes| bytes < 12 << 20), "{report}");
     Ok(())
 }
 
 /// Calls on streams, on files without a known length, and on more than may be local.
-pub fn a_call_that_is_made_in_parts_is_one_to_the_program(live: &Live) -> Outcome {
-    right(live, "parts", "2MiB")?;
+fn a_call_that_is_made_in_parts_is_one_to_the_program(host: &Host) -> Outcome {
+    right(host, "parts", "2MiB")?;
     Ok(())
 }
 
 /// Pages of zeros are not written, and their earlier contents do not come back.
-pub fn pages_of_zeros_are_kept_nowhere(live: &Live) -> Outcome {
-    let (_, report) = right(live, "zeros", "2MiB")?;
+fn pages_of_zeros_are_kept_nowhere(host: &Host) -> Outcome {
+    let (_, report) = right(host, "zeros", "2MiB")?;
     // One page of 64 is not zeros in two of three rounds, and 8 MiB are the program's own.
     assert!(report["paged_bytes"].as_u64().is_some_and(|bytes| bytes > 40 << 20), "{report}");
     assert!(report["bytes_out"].as_u64().is_some_and(|bytes| bytes < 12 << 20), "{report}");
@@ -127,9 +149,9 @@ pub fn pages_of_zeros_are_kept_nowhere(live: &Live) -> Outcome {
 }
 
 /// Where zero pages are the whole excess, no other page is evicted.
-pub fn pages_of_zeros_leave_before_others(live: &Live) -> Outcome {
+fn pages_of_zeros_leave_before_others(host: &Host) -> Outcome {
     // 20 MiB that are not zeros, and 12 that are.
-    let (_, report) = right(live, "spare", "24MiB")?;
+    let (_, report) = right(host, "spare", "24MiB")?;
     assert!(report["paged_bytes"].as_u64().is_some_and(|bytes| bytes > 30 << 20), "{report}");
     // Only at the end all zero pages are read, and some of the rest is evicted for them.
     assert!(report["bytes_out"].as_u64().is_some_and(|bytes| bytes < 1 << 20), "{report}");
@@ -137,19 +159,19 @@ pub fn pages_of_zeros_leave_before_others(live: &Live) -> Outcome {
 }
 
 /// The kernel returns EFAULT for evicted arguments, before anything has happened.
-pub fn exec_takes_more_arguments_than_can_be_pinned(live: &Live) -> Outcome {
-    right(live, "arguments", "4MiB")?;
+fn exec_takes_more_arguments_than_can_be_pinned(host: &Host) -> Outcome {
+    right(host, "arguments", "4MiB")?;
     Ok(())
 }
 
 /// The kernel may report a page that it just moved as already present, and it does so for pages that another part of it
 /// holds. On 6.18.44 without the check in `Uffd::move_frames`, one run of this in three fails.
-pub fn pages_that_the_kernel_moves_about_are_not_lost(live: &Live) -> Outcome {
+fn pages_that_the_kernel_moves_about_are_not_lost(host: &Host) -> Outcome {
     let folder = Folder::make("local-holes")?;
     let hard = built(&folder, "hard", include_str!("../../programs/hard.c"))?;
     let holes = Running::start(Command::new(&hard).args(["holes", "6"]).stdin(Stdio::null()))?;
     // The best, which moves them wherever the kernel can.
-    let (backend, report) = (backends(live)[0], Report::new("local-holes"));
+    let (backend, report) = (backends(host)[0], Report::new("local-holes"));
     let options = ["--backend", backend, "--local", "50%", "--report", report.path(), "--json"];
     let said = said(&mut paged(&options, &[&hard, "streams", "5"])?)?;
     assert!(said.code() == 0 && said.out == "right\n", "{said:?}");

@@ -7,8 +7,16 @@ use super::Outcome;
 use super::programs::Said;
 use super::redis::{Cluster, Redis, wait_until};
 use super::run::{Folder, Report, Result};
-use super::run_local::{Talking, paged, stress, weigh};
-use crate::live::Live;
+use super::run_local::{Talking, memory_checker, paged, stress};
+use crate::host::{Host, LiveTest, tests};
+
+/// Tests of this file, and their requirements.
+pub(crate) const TESTS: &[LiveTest] = tests! {
+    run_local_outages requires [MasuCommand, PagerLibrary, UserFaults, CCompiler, RedisServer];
+    a_cluster_whose_master_is_killed_is_waited_for;
+    a_cluster_that_sleeps_and_wakes_with_another_master_is_waited_for;
+    a_redis_that_was_killed_and_comes_back_with_its_data_is_waited_for;
+};
 
 /// Outage of one server, or of all of them.
 const GONE: Duration = Duration::from_secs(10);
@@ -16,7 +24,7 @@ const GONE: Duration = Duration::from_secs(10);
 /// A program with 2 MiB of local memory and nearly all of its 16 MiB stored, which waits; then it works for `seconds`.
 fn full(store: &str, report: &Report, folder: &Folder, seconds: &str) -> Result<Talking> {
     let options = ["--local", "2MiB", "--store", store, "--report", report.path(), "--json"];
-    let mut talking = Talking::start(paged(&options, &[&weigh(folder)?, "16", seconds])?)?;
+    let mut talking = Talking::start(paged(&options, &[&memory_checker(folder)?, "16", seconds])?)?;
     talking.hears("rest")?;
     talking.says()?;
     talking.hears("full")?;
@@ -46,7 +54,7 @@ fn nothing_is_left(cluster: &Cluster) -> Outcome {
 
 /// Two programs at once: one that reads each of its pages once more at the end, and one that uses memory in every way.
 /// A third of their pages is with the master, and the stored ones are with its replica.
-pub fn a_cluster_whose_master_is_killed_is_waited_for(_: &Live) -> Outcome {
+fn a_cluster_whose_master_is_killed_is_waited_for(_: &Host) -> Outcome {
     let mut cluster = Cluster::start("local-cluster-killed")?;
     let (folder, report) = (Folder::make("local-cluster-killed-programs")?, Report::new("local-cluster-killed"));
     let mut talking = full(&cluster.url(), &report, &folder, "7")?;
@@ -70,7 +78,7 @@ pub fn a_cluster_whose_master_is_killed_is_waited_for(_: &Live) -> Outcome {
 
 /// One of its masters sleeps longer than the others, which vote for its replica; then it wakes, with old pages and old
 /// orders.
-pub fn a_cluster_that_sleeps_and_wakes_with_another_master_is_waited_for(_: &Live) -> Outcome {
+fn a_cluster_that_sleeps_and_wakes_with_another_master_is_waited_for(_: &Host) -> Outcome {
     let cluster = Cluster::start("local-cluster-asleep")?;
     let (folder, report) = (Folder::make("local-cluster-asleep-program")?, Report::new("local-cluster-asleep"));
     let mut talking = full(&cluster.url(), &report, &folder, "12")?;
@@ -90,7 +98,7 @@ pub fn a_cluster_that_sleeps_and_wakes_with_another_master_is_waited_for(_: &Liv
 }
 
 /// Killed in the midst of writes. Its log is with the kernel, and survives it.
-pub fn a_redis_that_was_killed_and_comes_back_with_its_data_is_waited_for(_: &Live) -> Outcome {
+fn a_redis_that_was_killed_and_comes_back_with_its_data_is_waited_for(_: &Host) -> Outcome {
     let options = ["--appendonly", "yes", "--appendfsync", "no", "--auto-aof-rewrite-percentage", "0"];
     let mut redis = Redis::start_with("local-redis-back", &options)?;
     let (folder, report) = (Folder::make("local-redis-back-program")?, Report::new("local-redis-back"));

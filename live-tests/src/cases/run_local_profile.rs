@@ -13,7 +13,17 @@ use super::Outcome;
 use super::run::{Folder, Report, Result, said};
 use super::run_hard::compile;
 use super::run_local::{paged_with_profile, stress_with_build_id};
-use crate::live::Live;
+use crate::host::{Host, LiveTest, tests};
+
+/// Tests of this file, and their requirements.
+pub(crate) const TESTS: &[LiveTest] = tests! {
+    run_local_profile requires [MasuCommand, PagerLibrary, UserFaults, CCompiler];
+    a_second_run_begins_with_what_the_first_one_learned;
+    a_program_in_a_pid_namespace_is_known_as_itself [Root];
+    no_profile_is_kept_where_none_is_wanted;
+    who_has_no_privilege_is_paged_and_has_a_profile [Root];
+    a_broken_profile_is_ignored_and_replaced [Root];
+};
 
 /// Fills 32 MiB in order and then reads words of it in no order, from one instruction: no neighbour is worth to be fetched, which
 /// has to be found out first.
@@ -48,7 +58,7 @@ fn profiles(cache: &Path) -> Vec<PathBuf> {
 }
 
 /// The second run starts with the transfer sizes of the first, at other addresses.
-pub fn a_second_run_begins_with_what_the_first_one_learned(_: &Live) -> Outcome {
+fn a_second_run_begins_with_what_the_first_one_learned(_: &Host) -> Outcome {
     let folder = Folder::make("local-profile")?;
     let jumps = compile(&folder, "cc", "jumps", JUMPS, &["-Wl,--build-id"])?;
     let cache = folder.0.join("cache");
@@ -71,7 +81,7 @@ pub fn a_second_run_begins_with_what_the_first_one_learned(_: &Live) -> Outcome 
 }
 
 /// There the program is process 1 to itself, and has another number for masu.
-pub fn a_program_in_a_pid_namespace_is_known_as_itself(_: &Live) -> Outcome {
+fn a_program_in_a_pid_namespace_is_known_as_itself(_: &Host) -> Outcome {
     let folder = Folder::make("local-profile-namespace")?;
     let jumps = compile(&folder, "cc", "jumps", JUMPS, &["-Wl,--build-id"])?;
     let cache = folder.0.join("cache");
@@ -89,7 +99,7 @@ pub fn a_program_in_a_pid_namespace_is_known_as_itself(_: &Live) -> Outcome {
 }
 
 /// Not to be read, and not to be written; and only where instructions have transfer sizes of their own.
-pub fn no_profile_is_kept_where_none_is_wanted(_: &Live) -> Outcome {
+fn no_profile_is_kept_where_none_is_wanted(_: &Host) -> Outcome {
     let folder = Folder::make("local-no-profile")?;
     let jumps = compile(&folder, "cc", "jumps", JUMPS, &["-Wl,--build-id"])?;
     let nameless = compile(&folder, "cc", "nameless", JUMPS, &["-Wl,--build-id=none"])?;
@@ -113,7 +123,7 @@ pub fn no_profile_is_kept_where_none_is_wanted(_: &Live) -> Outcome {
 }
 
 /// Each byte is right, and the kept files belong to the user.
-pub fn who_has_no_privilege_is_paged_and_has_a_profile(_: &Live) -> Outcome {
+fn who_has_no_privilege_is_paged_and_has_a_profile(_: &Host) -> Outcome {
     const NOBODY: u32 = 65534;
     let folder = Folder::make("local-nobody")?;
     let stress = stress_with_build_id(&folder)?;
@@ -141,7 +151,7 @@ pub fn who_has_no_privilege_is_paged_and_has_a_profile(_: &Live) -> Outcome {
 }
 
 /// One line in the report; then there is a good one.
-pub fn a_broken_profile_is_ignored_and_replaced(_: &Live) -> Outcome {
+fn a_broken_profile_is_ignored_and_replaced(_: &Host) -> Outcome {
     let folder = Folder::make("local-broken-profile")?;
     let jumps = compile(&folder, "cc", "jumps", JUMPS, &["-Wl,--build-id"])?;
     let cache = folder.0.join("cache");

@@ -7,7 +7,18 @@ use super::command_redis::{Client, start_redis_by};
 use super::programs::{self, Running};
 use super::run::{Folder, Report, said};
 use super::run_local::paged;
-use crate::live::Live;
+use crate::host::{Host, LiveTest, tests};
+
+/// Tests of this file, and their requirements.
+pub(crate) const TESTS: &[LiveTest] = tests! {
+    run_local_programs requires [MasuCommand, PagerLibrary, UserFaults];
+    python_counts_the_same [Python];
+    sort_sorts_the_same [Shell];
+    sqlite_answers_the_same [Sqlite];
+    the_c_compiler_makes_the_same_file [CCompiler];
+    what_make_install_lays_down_is_enough [PreloadLibrary, CCompiler, Make, ResctrlEmulator];
+    a_redis_larger_than_local_memory_keeps_every_key [RedisServer];
+};
 
 /// The output without masu, and with it; the report must show pages going out and coming in.
 fn same(options: &[&str], command: &[&str]) -> Outcome {
@@ -43,13 +54,13 @@ print(parts, child.stdout, hashlib.sha256(data).hexdigest(), lists[1234], all(wo
 ";
 
 /// Dictionaries, lists, threads, a child.
-pub fn python_counts_the_same(_: &Live) -> Outcome {
+fn python_counts_the_same(_: &Host) -> Outcome {
     let python = programs::python().ok_or("no python3")?;
     same(&["--local", "8MiB"], &[python.to_str().ok_or("a path that is no text")?, "-c", PYTHON])
 }
 
 /// Numbers in no order, in two threads of sort(1).
-pub fn sort_sorts_the_same(_: &Live) -> Outcome {
+fn sort_sorts_the_same(_: &Host) -> Outcome {
     let folder = Folder::make("local-sort")?;
     let file = folder.0.join("lines");
     let lines: String =
@@ -70,13 +81,13 @@ select sum(a.number) from word a join word b on a.other = b.other and b.number %
 ";
 
 /// A database in memory.
-pub fn sqlite_answers_the_same(_: &Live) -> Outcome {
+fn sqlite_answers_the_same(_: &Host) -> Outcome {
     let sqlite = programs::installed("sqlite3").ok_or("no sqlite3")?;
     same(&["--local", "3MiB"], &[sqlite.to_str().ok_or("a path that is no text")?, ":memory:", SQL])
 }
 
 /// The compiler is a program that starts others. Its output does not depend on the place of its memory.
-pub fn the_c_compiler_makes_the_same_file(_: &Live) -> Outcome {
+fn the_c_compiler_makes_the_same_file(_: &Host) -> Outcome {
     let folder = Folder::make("local-cc")?;
     let path = |name: &str| folder.0.join(name).to_str().map(str::to_owned).ok_or("a path that is no text");
     let functions: String = (0..350)
@@ -119,7 +130,7 @@ int main(void)
 ";
 
 /// All that `make install` lays down is enough: the command finds its libraries there, and a program its header.
-pub fn what_make_install_lays_down_is_enough(_: &Live) -> Outcome {
+fn what_make_install_lays_down_is_enough(_: &Host) -> Outcome {
     let folder = Folder::make("local-install")?;
     let path = |name: &str| folder.0.join(name).to_str().map(str::to_owned).ok_or("a path that is no text");
     let masu = programs::masu().ok_or("no masu")?;
@@ -165,7 +176,7 @@ pub fn what_make_install_lays_down_is_enough(_: &Live) -> Outcome {
 const KEYS: u32 = 24_000;
 
 /// Five times as much as is local: every key is read back as it was written, also in another order.
-pub fn a_redis_larger_than_local_memory_keeps_every_key(_: &Live) -> Outcome {
+fn a_redis_larger_than_local_memory_keeps_every_key(_: &Host) -> Outcome {
     let folder = Folder::make("local-redis-paged")?;
     let masu = paged(&["--local", "6MiB"], &[])?;
     let redis: Running = start_redis_by(Some(masu), &folder.0)?;

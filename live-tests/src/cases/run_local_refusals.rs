@@ -5,7 +5,18 @@ use super::redis::Redis;
 use super::run::{Folder, said};
 use super::run_hard::compile;
 use super::run_local::paged;
-use crate::live::Live;
+use crate::host::{Host, LiveTest, tests};
+
+/// Tests of this file, and their requirements.
+pub(crate) const TESTS: &[LiveTest] = tests! {
+    run_local_refusals requires [MasuCommand, PagerLibrary];
+    local_memory_that_cannot_be_given_is_refused [Shell];
+    stores_that_cannot_be_used_are_refused_with_their_name [Shell];
+    a_redis_that_does_not_let_masu_in_is_refused_with_the_way_out [Shell, RedisServer];
+    programs_that_cannot_be_paged_are_refused_with_the_reason [Root, CCompiler];
+    a_program_of_another_c_library_is_refused [Musl];
+    a_program_that_is_not_there_has_its_usual_status [Shell];
+};
 
 /// Refused with status 125, and these words in the first line.
 fn refused(options: &[&str], command: &[&str], words: &[&str]) -> Outcome {
@@ -29,7 +40,7 @@ fn refused_with(options: &[&str], command: &[&str], words: &[&str], way_out: &st
 const NEVER: [&str; 2] = ["/bin/echo", "started"];
 
 /// Sizes that are none, or not possible.
-pub fn local_memory_that_cannot_be_given_is_refused(_: &Live) -> Outcome {
+fn local_memory_that_cannot_be_given_is_refused(_: &Host) -> Outcome {
     for (size, word) in [
         ("0", "the least that works"),
         ("0%", "above 0%"),
@@ -52,7 +63,7 @@ pub fn local_memory_that_cannot_be_given_is_refused(_: &Live) -> Outcome {
 }
 
 /// Stores that are none, or are not there.
-pub fn stores_that_cannot_be_used_are_refused_with_their_name(_: &Live) -> Outcome {
+fn stores_that_cannot_be_used_are_refused_with_their_name(_: &Host) -> Outcome {
     for (store, words) in [
         ("file:/no/such/folder", ["file:/no/such/folder", "no such file or directory"]),
         ("file:/etc/passwd", ["file:/etc/passwd", "not a directory"]),
@@ -67,7 +78,7 @@ pub fn stores_that_cannot_be_used_are_refused_with_their_name(_: &Live) -> Outco
 }
 
 /// A missing password and a wrong one are refused, and the wrong one is not repeated. The right one is accepted.
-pub fn a_redis_that_does_not_let_masu_in_is_refused_with_the_way_out(_: &Live) -> Outcome {
+fn a_redis_that_does_not_let_masu_in_is_refused_with_the_way_out(_: &Host) -> Outcome {
     let redis = Redis::start_with("local-redis-password", &["--requirepass", "right"])?;
     let url = redis.url();
     let name = format!("redis://127.0.0.1:{}", redis.port);
@@ -88,7 +99,7 @@ pub fn a_redis_that_does_not_let_masu_in_is_refused_with_the_way_out(_: &Live) -
 }
 
 /// No library can be loaded into these, or not masu's.
-pub fn programs_that_cannot_be_paged_are_refused_with_the_reason(_: &Live) -> Outcome {
+fn programs_that_cannot_be_paged_are_refused_with_the_reason(_: &Host) -> Outcome {
     const SOURCE: &str = "int main(void) { return 3; }\n";
     let folder = Folder::make("local-refused")?;
     let fixed = compile(&folder, "cc", "fixed", SOURCE, &["-static"])?;
@@ -102,14 +113,14 @@ pub fn programs_that_cannot_be_paged_are_refused_with_the_reason(_: &Live) -> Ou
 }
 
 /// Recognised by its loader.
-pub fn a_program_of_another_c_library_is_refused(_: &Live) -> Outcome {
+fn a_program_of_another_c_library_is_refused(_: &Host) -> Outcome {
     let folder = Folder::make("local-musl")?;
     let other = compile(&folder, "musl-gcc", "other", "int main(void) { return 3; }\n", &[])?;
     refused(&["--local", "4MiB"], &[&other], &["--local", "so that no library can page it"])
 }
 
 /// The status is the shell's.
-pub fn a_program_that_is_not_there_has_its_usual_status(_: &Live) -> Outcome {
+fn a_program_that_is_not_there_has_its_usual_status(_: &Host) -> Outcome {
     let missing = said(&mut paged(&["--local", "4MiB"], &["/no/such/program"])?)?;
     assert_eq!(missing.code(), 127, "{missing:?}");
     let folder = said(&mut paged(&["--local", "4MiB"], &["/etc"])?)?;

@@ -5,8 +5,17 @@ use serde_json::Value;
 use super::Outcome;
 use super::run::{Folder, Report, Result, said};
 use super::run_hard::compile;
-use super::run_local::{paged, weigh};
-use crate::live::Live;
+use super::run_local::{memory_checker, paged};
+use crate::host::{Host, LiveTest, tests};
+
+/// Tests of this file, and their requirements.
+pub(crate) const TESTS: &[LiveTest] = tests! {
+    run_local_report requires [MasuCommand, PagerLibrary, UserFaults, CCompiler];
+    the_report_has_the_promised_words;
+    sections_that_are_marked_get_units_of_their_own;
+    what_faults_is_named_by_function_file_and_line;
+    what_a_library_has_beyond_its_data_is_paged;
+};
 
 /// The fields that users were promised; more may come.
 const FIELDS: [&str; 10] = [
@@ -42,10 +51,10 @@ fn has_its_history(of: &Value) -> bool {
 }
 
 /// For people and for programs.
-pub fn the_report_has_the_promised_words(_: &Live) -> Outcome {
+fn the_report_has_the_promised_words(_: &Host) -> Outcome {
     let folder = Folder::make("local-report")?;
-    let weigh = weigh(&folder)?;
-    let json = said(&mut paged(&["--local", "2MiB", "--report", "-", "--json"], &[&weigh, "8", "0.1"])?)?;
+    let memory_checker = memory_checker(&folder)?;
+    let json = said(&mut paged(&["--local", "2MiB", "--report", "-", "--json"], &[&memory_checker, "8", "0.1"])?)?;
     let report: Value = serde_json::from_str(&json.err)?;
     for name in FIELDS {
         assert!(report[name].is_number(), "{name}: {report}");
@@ -59,9 +68,9 @@ pub fn the_report_has_the_promised_words(_: &Live) -> Outcome {
     assert_eq!(local, [Some(1 << 20), Some(4 << 20)], "half and double: {report}");
     let [half, double] = [number(&what_if[0]["faults"])?, number(&what_if[1]["faults"])?];
     assert!(half >= double, "{report}");
-    let text = said(&mut paged(&["--local", "2MiB", "--report", "-"], &[&weigh, "8", "0.1"])?)?;
+    let text = said(&mut paged(&["--local", "2MiB", "--report", "-"], &[&memory_checker, "8", "0.1"])?)?;
     assert!(text.err.contains(" local, at most ") && text.err.contains("first touches"), "{}", text.err);
-    let quiet = said(&mut paged(&["--local", "2MiB"], &[&weigh, "8", "0.1"])?)?;
+    let quiet = said(&mut paged(&["--local", "2MiB"], &[&memory_checker, "8", "0.1"])?)?;
     assert_eq!(quiet.err, "", "no report was asked for, and there is no terminal");
     Ok(())
 }
@@ -106,7 +115,7 @@ const HEADERS: &str = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/../crates/huge
 
 /// Sequential sections are worth large transfer sizes, and scattered ones are not; without sections there is one
 /// transfer size for both.
-pub fn sections_that_are_marked_get_units_of_their_own(_: &Live) -> Outcome {
+fn sections_that_are_marked_get_units_of_their_own(_: &Host) -> Outcome {
     let folder = Folder::make("local-sections")?;
     let parts = compile(&folder, "cc", "parts", PARTS, &[HEADERS])?;
     let (marked, answer) = reported(&["--local", "4MiB", "--sections", "marked"], &[&parts])?;
@@ -145,7 +154,7 @@ pub fn sections_that_are_marked_get_units_of_their_own(_: &Live) -> Outcome {
 }
 
 /// With debug information; and no transfer size is smaller than configured.
-pub fn what_faults_is_named_by_function_file_and_line(_: &Live) -> Outcome {
+fn what_faults_is_named_by_function_file_and_line(_: &Host) -> Outcome {
     let folder = Folder::make("local-sites")?;
     let parts = compile(&folder, "cc", "parts", PARTS, &[HEADERS, "-g"])?;
     let (report, _) = reported(&["--local", "4MiB", "--base", "16KiB"], &[&parts])?;
@@ -167,7 +176,7 @@ pub fn what_faults_is_named_by_function_file_and_line(_: &Live) -> Outcome {
 }
 
 /// 16 MiB of a library, which the loader maps and the program never asks for.
-pub fn what_a_library_has_beyond_its_data_is_paged(_: &Live) -> Outcome {
+fn what_a_library_has_beyond_its_data_is_paged(_: &Host) -> Outcome {
     const LIBRARY: &str = "
 static unsigned char many[16 << 20];
 unsigned char *all_of_it(unsigned long *bytes) { *bytes = sizeof many; return many; }

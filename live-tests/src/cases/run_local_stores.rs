@@ -14,8 +14,26 @@ use super::programs::Said;
 use super::redis::Redis;
 use super::run::{Folder, Report, Result, said};
 use super::run_hard::compile;
-use super::run_local::{Talking, paged, signal, stress, weigh};
-use crate::live::Live;
+use super::run_local::{Talking, memory_checker, paged, signal, stress};
+use crate::host::{Host, LiveTest, tests};
+
+/// Tests of this file, and their requirements.
+pub(crate) const TESTS: &[LiveTest] = tests! {
+    run_local_stores requires [MasuCommand, PagerLibrary, UserFaults, CCompiler];
+    a_redis_keeps_the_pages_and_is_left_empty [RedisServer];
+    a_redis_is_read_ahead_and_written_behind [RedisServer];
+    pages_that_were_changed_in_the_file_are_found;
+    pages_that_are_gone_from_the_file_are_found;
+    pages_that_were_changed_in_redis_are_found [RedisServer];
+    pages_that_a_redis_forgot_are_found [RedisServer];
+    a_redis_that_is_silent_for_a_while_is_waited_for [RedisServer];
+    a_redis_that_stays_silent_ends_the_program_after_the_time_that_was_said [RedisServer];
+    a_store_that_is_full_ends_the_program_with_its_name [Root];
+    a_redis_that_is_full_ends_the_program_with_its_name [RedisServer];
+    with_a_file_the_program_outlives_masu;
+    with_redis_the_program_ends_when_masu_is_killed [RedisServer];
+    ctrl_c_ends_it_and_leaves_nothing_in_the_store [RedisServer];
+};
 
 /// A paged program with little local memory at this store.
 fn at(store: &str, command: &[&str]) -> Result<Command> {
@@ -23,14 +41,14 @@ fn at(store: &str, command: &[&str]) -> Result<Command> {
 }
 
 /// A program with nearly all of its pages stored, which waits.
-pub(super) fn full(store: &str, weigh: &str) -> Result<Talking> {
-    full_with(store, weigh, &[])
+pub(super) fn full(store: &str, memory_checker: &str) -> Result<Talking> {
+    full_with(store, memory_checker, &[])
 }
 
 /// The same, with these options.
-pub(super) fn full_with(store: &str, weigh: &str, options: &[&str]) -> Result<Talking> {
+pub(super) fn full_with(store: &str, memory_checker: &str, options: &[&str]) -> Result<Talking> {
     let options = [&["--local", "2MiB", "--store", store], options].concat();
-    let mut talking = Talking::start(paged(&options, &[weigh, "24", "0.5"])?)?;
+    let mut talking = Talking::start(paged(&options, &[memory_checker, "24", "0.5"])?)?;
     talking.hears("rest")?;
     talking.says()?;
     talking.hears("full")?;
@@ -48,7 +66,7 @@ pub(super) fn ended_by_its_store(said: &Said, words: &[&str]) {
 }
 
 /// The same stress, with all pages going through masu.
-pub fn a_redis_keeps_the_pages_and_is_left_empty(_: &Live) -> Outcome {
+fn a_redis_keeps_the_pages_and_is_left_empty(_: &Host) -> Outcome {
     let redis = Redis::start("local-redis")?;
     let folder = Folder::make("local-redis-stress")?;
     let stress = stress(&folder)?;
@@ -63,7 +81,7 @@ pub fn a_redis_keeps_the_pages_and_is_left_empty(_: &Live) -> Outcome {
 
 /// Sequential pages come from a server before they are touched, and evicted pages are written behind, unless an option
 /// turns this off.
-pub fn a_redis_is_read_ahead_and_written_behind(_: &Live) -> Outcome {
+fn a_redis_is_read_ahead_and_written_behind(_: &Host) -> Outcome {
     const SWEEPS: &str = r#"
 #include <stdio.h>
 static long numbers[2 << 20];
@@ -115,9 +133,9 @@ fn store_file(process: i32, folder: &Path) -> Result<PathBuf> {
 }
 
 /// Every page of the file is overwritten behind the program's back.
-pub fn pages_that_were_changed_in_the_file_are_found(_: &Live) -> Outcome {
+fn pages_that_were_changed_in_the_file_are_found(_: &Host) -> Outcome {
     let (folder, built) = (Folder::make("local-changed")?, Folder::make("local-changed-program")?);
-    let mut talking = full(&format!("file:{}", folder.0.display()), &weigh(&built)?)?;
+    let mut talking = full(&format!("file:{}", folder.0.display()), &memory_checker(&built)?)?;
     let file = OpenOptions::new().write(true).open(store_file(talking.program, &folder.0)?)?;
     let bytes = file.metadata()?.len();
     assert!(bytes > 16 << 20, "{bytes} bytes are home");
@@ -133,9 +151,9 @@ pub fn pages_that_were_changed_in_the_file_are_found(_: &Live) -> Outcome {
 }
 
 /// A file that became shorter.
-pub fn pages_that_are_gone_from_the_file_are_found(_: &Live) -> Outcome {
+fn pages_that_are_gone_from_the_file_are_found(_: &Host) -> Outcome {
     let (folder, built) = (Folder::make("local-cut")?, Folder::make("local-cut-program")?);
-    let mut talking = full(&format!("file:{}", folder.0.display()), &weigh(&built)?)?;
+    let mut talking = full(&format!("file:{}", folder.0.display()), &memory_checker(&built)?)?;
     OpenOptions::new().write(true).open(store_file(talking.program, &folder.0)?)?.set_len(4096)?;
     talking.says()?;
     // Beyond the end, or in a hole left by an earlier write.
@@ -144,16 +162,16 @@ pub fn pages_that_are_gone_from_the_file_are_found(_: &Live) -> Outcome {
 }
 
 /// Another client writes to the server.
-pub fn pages_that_were_changed_in_redis_are_found(_: &Live) -> Outcome {
+fn pages_that_were_changed_in_redis_are_found(_: &Host) -> Outcome {
     const SPOIL: &str = "local n = 0 for _, k in ipairs(redis.call('KEYS', 'masu:*')) do \
                          for _, f in ipairs(redis.call('HKEYS', k)) do \
                          redis.call('HSET', k, f, string.rep('x', #redis.call('HGET', k, f))) n = n + 1 end end return n";
     let redis = Redis::start("local-redis-changed")?;
     let built = Folder::make("local-redis-changed-program")?;
-    let weigh = weigh(&built)?;
+    let memory_checker = memory_checker(&built)?;
     // Sealed, masu finds it; else the program does, by the sum.
     for (options, found) in [(&[][..], "changed or replayed page"), (&["--no-seal"], "is not what was written there")] {
-        let mut talking = full_with(&redis.url(), &weigh, options)?;
+        let mut talking = full_with(&redis.url(), &memory_checker, options)?;
         let changed = redis.ask(&["EVAL", SPOIL, "0"])?;
         assert!(
             changed.strip_prefix(':').is_some_and(|count| count.parse::<u32>().is_ok_and(|n| n > 4000)),
@@ -166,10 +184,10 @@ pub fn pages_that_were_changed_in_redis_are_found(_: &Live) -> Outcome {
 }
 
 /// Killed, and started again without its data.
-pub fn pages_that_a_redis_forgot_are_found(_: &Live) -> Outcome {
+fn pages_that_a_redis_forgot_are_found(_: &Host) -> Outcome {
     let mut redis = Redis::start("local-redis-anew")?;
     let built = Folder::make("local-redis-anew-program")?;
-    let mut talking = full(&redis.url(), &weigh(&built)?)?;
+    let mut talking = full(&redis.url(), &memory_checker(&built)?)?;
     redis.kill()?;
     std::thread::sleep(Duration::from_millis(500));
     redis.run_again()?;
@@ -179,10 +197,10 @@ pub fn pages_that_a_redis_forgot_are_found(_: &Live) -> Outcome {
 }
 
 /// It does not answer for three seconds, and then goes on.
-pub fn a_redis_that_is_silent_for_a_while_is_waited_for(_: &Live) -> Outcome {
+fn a_redis_that_is_silent_for_a_while_is_waited_for(_: &Host) -> Outcome {
     let redis = Redis::start("local-redis-silent")?;
     let built = Folder::make("local-redis-silent-program")?;
-    let mut talking = full(&redis.url(), &weigh(&built)?)?;
+    let mut talking = full(&redis.url(), &memory_checker(&built)?)?;
     redis.sleep()?;
     talking.says()?;
     std::thread::sleep(Duration::from_secs(3));
@@ -194,12 +212,12 @@ pub fn a_redis_that_is_silent_for_a_while_is_waited_for(_: &Live) -> Outcome {
 }
 
 /// An option limits the wait.
-pub fn a_redis_that_stays_silent_ends_the_program_after_the_time_that_was_said(_: &Live) -> Outcome {
+fn a_redis_that_stays_silent_ends_the_program_after_the_time_that_was_said(_: &Host) -> Outcome {
     let redis = Redis::start("local-redis-timeout")?;
     let built = Folder::make("local-redis-timeout-program")?;
-    let weigh = weigh(&built)?;
+    let memory_checker = memory_checker(&built)?;
     let options = ["--local", "2MiB", "--store-timeout", "1s", "--store", &redis.url()];
-    let mut talking = Talking::start(paged(&options, &[&weigh, "24", "0.5"])?)?;
+    let mut talking = Talking::start(paged(&options, &[&memory_checker, "24", "0.5"])?)?;
     talking.hears("rest")?;
     talking.says()?;
     talking.hears("full")?;
@@ -231,29 +249,29 @@ impl Drop for Small {
 }
 
 /// 24 MiB do not fit into 4 MiB of a store and 2 MiB of memory.
-pub fn a_store_that_is_full_ends_the_program_with_its_name(_: &Live) -> Outcome {
+fn a_store_that_is_full_ends_the_program_with_its_name(_: &Host) -> Outcome {
     let (small, built) = (Small::mount("local-full")?, Folder::make("local-full-program")?);
     let place = small.0.0.display();
-    let said = said(&mut at(&format!("file:{place}"), &[&weigh(&built)?, "24", "0.2"])?)?;
+    let said = said(&mut at(&format!("file:{place}"), &[&memory_checker(&built)?, "24", "0.2"])?)?;
     let words = ["masu: cannot write page ", "no space left on device", &place.to_string(), "\n    Make room there"];
     ended_by_its_store(&said, &words);
     Ok(())
 }
 
 /// Nor do they fit into 8 MiB of a server, which drops none of its data.
-pub fn a_redis_that_is_full_ends_the_program_with_its_name(_: &Live) -> Outcome {
+fn a_redis_that_is_full_ends_the_program_with_its_name(_: &Host) -> Outcome {
     let redis = Redis::start_with("local-redis-full", &["--maxmemory", "8mb"])?;
     let built = Folder::make("local-redis-full-program")?;
-    let said = said(&mut at(&redis.url(), &[&weigh(&built)?, "24", "0.2"])?)?;
+    let said = said(&mut at(&redis.url(), &[&memory_checker(&built)?, "24", "0.2"])?)?;
     let name = format!("redis://127.0.0.1:{}", redis.port);
     ended_by_its_store(&said, &["masu: cannot ", &name, "OOM", "\n    Raise maxmemory there"]);
     Ok(())
 }
 
 /// A program in the file's hands needs masu for nothing more.
-pub fn with_a_file_the_program_outlives_masu(_: &Live) -> Outcome {
+fn with_a_file_the_program_outlives_masu(_: &Host) -> Outcome {
     let (folder, built) = (Folder::make("local-orphan")?, Folder::make("local-orphan-program")?);
-    let mut talking = full(&format!("file:{}", folder.0.display()), &weigh(&built)?)?;
+    let mut talking = full(&format!("file:{}", folder.0.display()), &memory_checker(&built)?)?;
     signal(talking.masu(), libc::SIGKILL)?;
     talking.masu.wait()?;
     talking.says()?;
@@ -263,10 +281,10 @@ pub fn with_a_file_the_program_outlives_masu(_: &Live) -> Outcome {
 }
 
 /// A shell, which has nothing in the store, reports the end of the program that it started.
-pub fn with_redis_the_program_ends_when_masu_is_killed(_: &Live) -> Outcome {
+fn with_redis_the_program_ends_when_masu_is_killed(_: &Host) -> Outcome {
     let redis = Redis::start("local-redis-orphan")?;
     let built = Folder::make("local-redis-orphan-program")?;
-    let script = format!("{} 24 0.5; echo status=$?", weigh(&built)?);
+    let script = format!("{} 24 0.5; echo status=$?", memory_checker(&built)?);
     let mut talking = Talking::start(at(&redis.url(), &["/bin/sh", "-c", &script])?)?;
     talking.hears("rest")?;
     talking.says()?;
@@ -281,12 +299,12 @@ pub fn with_redis_the_program_ends_when_masu_is_killed(_: &Live) -> Outcome {
 }
 
 /// Ctrl-C goes to the whole group.
-pub fn ctrl_c_ends_it_and_leaves_nothing_in_the_store(_: &Live) -> Outcome {
+fn ctrl_c_ends_it_and_leaves_nothing_in_the_store(_: &Host) -> Outcome {
     let (folder, built) = (Folder::make("local-interrupt")?, Folder::make("local-interrupt-program")?);
-    let weigh = weigh(&built)?;
+    let memory_checker = memory_checker(&built)?;
     let redis = Redis::start("local-redis-interrupt")?;
     for store in [format!("file:{}", folder.0.display()), redis.url()] {
-        let talking = full(&store, &weigh)?;
+        let talking = full(&store, &memory_checker)?;
         let (program, is_redis) = (talking.program, store.starts_with("redis"));
         assert_eq!(std::fs::read_dir(&folder.0)?.count(), 0, "the store's files have no names");
         assert_eq!(redis.ask(&["DBSIZE"])? != ":0", is_redis);

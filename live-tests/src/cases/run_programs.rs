@@ -5,10 +5,18 @@ use std::process::Command;
 use super::programs;
 use super::run::{lines, run, run_program, said, windows};
 use super::{Outcome, no_automatic_huge_pages};
-use crate::live::Live;
+use crate::host::{Host, LiveTest, tests};
+
+/// Tests of this file, and their requirements.
+pub(crate) const TESTS: &[LiveTest] = tests! {
+    run_programs requires [Root, MasuCommand, PreloadLibrary, HugePageModes];
+    other_allocators_get_huge_pages [Allocators];
+    stress_ng_finds_its_memory_as_it_left_it [StressNg];
+    python_with_threads_and_children_says_the_same [Python];
+};
 
 /// jemalloc, mimalloc, tcmalloc: each asks for memory by mmap, and each gets huge pages.
-pub fn other_allocators_get_huge_pages(_: &Live) -> Outcome {
+fn other_allocators_get_huge_pages(_: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     for allocator in programs::allocators() {
         let said = said(run_program(&["-q"], &["allocation", "64"])?.env("LD_PRELOAD", &allocator))?;
@@ -28,7 +36,7 @@ fn stress(arguments: &[&str]) -> Outcome {
 }
 
 /// stress-ng checks its own writes, by all its methods.
-pub fn stress_ng_finds_its_memory_as_it_left_it(_: &Live) -> Outcome {
+fn stress_ng_finds_its_memory_as_it_left_it(_: &Host) -> Outcome {
     stress(&["--vm", "2", "--vm-bytes", "128M", "--vm-method", "all", "-t", "8s"])?;
     stress(&["--mmap", "1", "--mremap", "2", "--brk", "1", "--malloc", "1", "-t", "6s"])
 }
@@ -52,7 +60,7 @@ print(out)
 ";
 
 /// Python with maps, threads, forks and programs of its own: the output is the same as without masu.
-pub fn python_with_threads_and_children_says_the_same(_: &Live) -> Outcome {
+fn python_with_threads_and_children_says_the_same(_: &Host) -> Outcome {
     let python = programs::python().ok_or("no python3")?;
     let python = python.to_str().ok_or("a path that is no text")?;
     let plain = said(Command::new(python).args(["-c", SCRIPT]))?;

@@ -11,9 +11,18 @@ use super::command::said;
 use super::llc_run::config;
 use super::programs::masu;
 use super::run::{Folder, Result, lines, own};
-use crate::live::Live;
+use crate::host::{Host, LiveTest, tests};
 use crate::program::FLAG;
-use crate::toy::ToyProcess;
+use crate::target_process::TargetProcess;
+
+/// Tests of this file, and their requirements.
+pub(crate) const TESTS: &[LiveTest] = tests! {
+    runtime_directory requires [Root, MasuCommand];
+    both_directories_have_their_modes_whoever_comes_first [PageTableWalk, RemoteCollapse];
+    a_directory_of_somebody_else_and_a_link_are_refused_with_the_reason [PageTableWalk, RemoteCollapse];
+    settings_are_not_turned_where_run_is_not_the_hosts;
+    nobody_keeps_root_away_from_a_process [PageTableWalk, RemoteCollapse];
+};
 
 /// Output of `program/own_run.rs`.
 fn in_own_run(umask: &str, prepared: &str, actions: &[&str]) -> Result<BTreeMap<String, String>> {
@@ -32,7 +41,7 @@ fn are_right(said: &BTreeMap<String, String>) {
 }
 
 /// In either order, under any umask, and over any modes of an earlier masu.
-pub fn both_directories_have_their_modes_whoever_comes_first(_: &Live) -> Outcome {
+fn both_directories_have_their_modes_whoever_comes_first(_: &Host) -> Outcome {
     let orders: [&[&str]; 2] = [&["track", "attach"], &["attach", "track"]];
     let wrong = ["", "700:0:/run/masu", "775:0:/run/masu", "777:0:/run/masu,777:0:/run/masu/private"];
     for (number, prepared) in wrong.into_iter().enumerate() {
@@ -48,7 +57,7 @@ pub fn both_directories_have_their_modes_whoever_comes_first(_: &Live) -> Outcom
 }
 
 /// Their owner could exchange the contents.
-pub fn a_directory_of_somebody_else_and_a_link_are_refused_with_the_reason(_: &Live) -> Outcome {
+fn a_directory_of_somebody_else_and_a_link_are_refused_with_the_reason(_: &Host) -> Outcome {
     let cases = [
         ("755:4001:/run/masu", "/run/masu, which belongs to user 4001: operation not permitted (EPERM)"),
         ("link:/run/masu", "/run/masu, which is not a directory: not a directory (ENOTDIR)"),
@@ -67,11 +76,11 @@ pub fn a_directory_of_somebody_else_and_a_link_are_refused_with_the_reason(_: &L
 }
 
 /// Its journal would end with the namespace, and leave the host's settings changed.
-pub fn settings_are_not_turned_where_run_is_not_the_hosts(_: &Live) -> Outcome {
-    let toy = ToyProcess::start()?;
+fn settings_are_not_turned_where_run_is_not_the_hosts(_: &Host) -> Outcome {
+    let process = TargetProcess::start()?;
     let folder = Folder::make("own-run")?;
     let file = folder.0.join("llc.toml");
-    std::fs::write(&file, config(&[("one", format!("pids = [{}]", toy.pid()))]))?;
+    std::fs::write(&file, config(&[("one", format!("pids = [{}]", process.pid()))]))?;
     let said = in_own_run("022", "", &[&format!("llc={}", file.display())])?;
     let line = "2 masu: cannot divide the cache: /run/masu is not the host's here, and ends with this mount namespace";
     assert_eq!(said["llc"], line);
@@ -80,9 +89,9 @@ pub fn settings_are_not_turned_where_run_is_not_the_hosts(_: &Live) -> Outcome {
 }
 
 /// Neither a former name of a process, nor the lock of its owner.
-pub fn nobody_keeps_root_away_from_a_process(_: &Live) -> Outcome {
-    let toy = ToyProcess::start()?;
-    let pid = toy.pid().to_string();
+fn nobody_keeps_root_away_from_a_process(_: &Host) -> Outcome {
+    let process = TargetProcess::start()?;
+    let pid = process.pid().to_string();
     let name = SocketAddr::from_abstract_name(format!("masu-attach-{pid}"))?;
     let _squatter = UnixListener::bind_addr(&name)?;
     for arguments in [&["attach", &pid, "--dry-run", "--for", "10ms"][..], &["pages", &pid, "--for", "10ms"]] {

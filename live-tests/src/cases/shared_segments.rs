@@ -10,7 +10,13 @@ use linux::{Error, Pid};
 use units::{AddressRange, Bytes};
 
 use super::{Outcome, disk_file};
-use crate::live::Live;
+use crate::host::{Host, LiveTest, tests};
+
+/// Tests of this file, and their requirements.
+pub(crate) const TESTS: &[LiveTest] = tests! {
+    shared_segments requires [Root, PageFrames, SharedSegments, Compaction];
+    a_locked_segment_is_listed_so_and_its_pages_are_put_aside;
+};
 
 const PAGES: usize = 64;
 const LENGTH: usize = PAGES * 4096;
@@ -51,8 +57,8 @@ impl Attached {
         }
     }
 
-    fn listed(&self, live: &Live) -> Result<Option<Segment>, Error> {
-        Ok(segments(live.files())?.into_iter().find(|segment| segment.id == self.id))
+    fn listed(&self, host: &Host) -> Result<Option<Segment>, Error> {
+        Ok(segments(host.files())?.into_iter().find(|segment| segment.id == self.id))
     }
 
     /// Resident pages that the kernel may not reclaim.
@@ -91,15 +97,15 @@ fn remove(id: i32) {
 }
 
 /// Pages that come in after the lock are moved to the unevictable list at once, and come back at the unlock.
-pub fn a_locked_segment_is_listed_so_and_its_pages_are_put_aside(live: &Live) -> Outcome {
+fn a_locked_segment_is_listed_so_and_its_pages_are_put_aside(host: &Host) -> Outcome {
     let segment = Attached::make()?;
     segment.write(0, 8);
-    let before = segment.listed(live)?.ok_or("it is not listed")?;
+    let before = segment.listed(host)?.ok_or("it is not listed")?;
     assert_eq!((before.size, before.attached, before.creator), (Bytes(LENGTH as u64), 1, Pid::own()));
     assert_eq!((before.resident, before.locked), (Bytes::kib(32), false));
 
     lock(segment.id)?;
-    let locked = segment.listed(live)?.ok_or("it is not listed")?;
+    let locked = segment.listed(host)?.ok_or("it is not listed")?;
     assert_eq!(locked, Segment { locked: true, ..before }, "and nothing was brought in");
     segment.write(8, PAGES);
     settle()?;
@@ -109,7 +115,7 @@ pub fn a_locked_segment_is_listed_so_and_its_pages_are_put_aside(live: &Live) ->
     unlock(segment.id)?;
     settle()?;
     assert_eq!(segment.unevictable()?, [] as [usize; 0]);
-    assert_eq!(segment.listed(live)?.map(|segment| segment.locked), Some(false));
+    assert_eq!(segment.listed(host)?.map(|segment| segment.locked), Some(false));
 
     let id = segment.id;
     drop(segment);

@@ -11,7 +11,13 @@ use super::Outcome;
 use super::programs::{self, Running};
 use super::run::Result;
 use super::run_local_children::TERMS;
-use crate::live::Live;
+use crate::host::{Host, LiveTest, tests};
+
+/// Tests of this file, and their requirements.
+pub(crate) const TESTS: &[LiveTest] = tests! {
+    silent_masu requires [MasuCommand, PagerLibrary, UserFaults, Shell];
+    a_program_whose_masu_is_silent_ends_within_its_deadline;
+};
 
 const SECRET: Secret = Secret { hello: 1, terms: 2 };
 const SOON: Duration = Duration::from_secs(10);
@@ -28,7 +34,7 @@ fn start(listener: &Listener) -> Result<Running> {
 
 /// A masu that accepts no connection any more, one that sends nothing, and one that sends nothing after the handshake;
 /// all at a time. Time during which a program is stopped (Ctrl-Z) is not counted.
-pub fn a_program_whose_masu_is_silent_ends_within_its_deadline(_: &Live) -> Outcome {
+fn a_program_whose_masu_is_silent_ends_within_its_deadline(_: &Host) -> Outcome {
     let [full, silent, half, later] = [Listener::open()?, Listener::open()?, Listener::open()?, Listener::open()?];
     // The queue has 64 places and one.
     let _queue = (0..65).map(|_| Connection::to(full.name())).collect::<std::result::Result<Vec<_>, _>>()?;

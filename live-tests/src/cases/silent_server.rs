@@ -21,12 +21,23 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::Signal;
 
 use super::Outcome;
-use super::programs::{PATIENCE, Running, Said};
+use super::programs::{Running, Said, TIME_LIMIT};
 use super::redis::wait_until;
 use super::run::{Folder, Result, own};
 use super::track::Tracker;
-use crate::live::Live;
+use crate::host::{Host, LiveTest, tests};
 use crate::program;
+
+/// Tests of this file, and their requirements.
+pub(crate) const TESTS: &[LiveTest] = tests! {
+    silent_server requires [Root, Fuse, MasuCommand, PageTableWalk, RemoteCollapse, HugePageModes];
+    a_process_whose_program_is_on_a_silent_server_is_served_and_its_file_is_passed_over [PageFrames];
+    so_is_one_whose_server_is_for_its_user_alone [PageFrames];
+    a_process_whose_mmap_lock_does_not_come_is_passed_over [PageFrames];
+    a_process_whose_mmap_lock_is_taken_later_is_let_go_and_the_others_go_on;
+    a_client_of_the_tracker_whose_mmap_lock_does_not_come_keeps_nobody_out;
+    a_client_of_the_tracker_on_a_silent_server_keeps_nobody_waiting;
+};
 
 /// Time limit of a command, with a second of watching in it.
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -282,7 +293,7 @@ fn register(server: &mut Server, tracker: &Tracker, pid: i32) -> Result<(Connect
     let (mut message, mut answer) = ([0; MOST_BYTES], [0; SHORT_BYTES]);
     let bytes = Request::Register(Terms { pid, ..USUAL }).write(&mut message);
     connection.send(&message[..bytes], &[])?;
-    let received = connection.receive(&mut answer, PATIENCE);
+    let received = connection.receive(&mut answer, TIME_LIMIT);
     if !matches!(received, Ok(Some(_))) {
         server.end();
     }
@@ -292,17 +303,17 @@ fn register(server: &mut Server, tracker: &Tracker, pid: i32) -> Result<(Connect
 }
 
 /// A program on a server that everybody may ask (allow_other).
-pub fn a_process_whose_program_is_on_a_silent_server_is_served_and_its_file_is_passed_over(_: &Live) -> Outcome {
+fn a_process_whose_program_is_on_a_silent_server_is_served_and_its_file_is_passed_over(_: &Host) -> Outcome {
     is_passed_over(",allow_other")
 }
 
 /// A program on a server of one user.
-pub fn so_is_one_whose_server_is_for_its_user_alone(_: &Live) -> Outcome {
+fn so_is_one_whose_server_is_for_its_user_alone(_: &Host) -> Outcome {
     is_passed_over("")
 }
 
 /// One client's server does not hold up another client.
-pub fn a_client_of_the_tracker_on_a_silent_server_keeps_nobody_waiting(_: &Live) -> Outcome {
+fn a_client_of_the_tracker_on_a_silent_server_keeps_nobody_waiting(_: &Host) -> Outcome {
     let mut server = Server::start(",allow_other")?;
     let user = server.user()?;
     let mut tracker = Tracker::start(&[])?;
@@ -321,7 +332,7 @@ pub fn a_client_of_the_tracker_on_a_silent_server_keeps_nobody_waiting(_: &Live)
 }
 
 /// A process whose mmap lock never comes is passed over, and all other processes are served.
-pub fn a_process_whose_mmap_lock_does_not_come_is_passed_over(_: &Live) -> Outcome {
+fn a_process_whose_mmap_lock_does_not_come_is_passed_over(_: &Host) -> Outcome {
     let mut server = Server::start(",allow_other")?;
     let user = server.locked()?;
     let pid = user.to_string();
@@ -369,7 +380,7 @@ pub fn a_process_whose_mmap_lock_does_not_come_is_passed_over(_: &Live) -> Outco
 
 /// A process whose lock is taken while masu works on it is dropped with the reason; the others are worked on to the
 /// end.
-pub fn a_process_whose_mmap_lock_is_taken_later_is_let_go_and_the_others_go_on(_: &Live) -> Outcome {
+fn a_process_whose_mmap_lock_is_taken_later_is_let_go_and_the_others_go_on(_: &Host) -> Outcome {
     let mut server = Server::start(",allow_other")?;
     let mapper = server.mapper()?;
     let other = idle()?;
@@ -393,7 +404,7 @@ pub fn a_process_whose_mmap_lock_is_taken_later_is_let_go_and_the_others_go_on(_
 }
 
 /// A client whose lock is taken, before or after it comes, keeps no other client from the tracker.
-pub fn a_client_of_the_tracker_whose_mmap_lock_does_not_come_keeps_nobody_out(_: &Live) -> Outcome {
+fn a_client_of_the_tracker_whose_mmap_lock_does_not_come_keeps_nobody_out(_: &Host) -> Outcome {
     let mut server = Server::start(",allow_other")?;
     let (later, sooner) = (server.mapper()?, server.mapper()?);
     let mut tracker = Tracker::start(&[])?;

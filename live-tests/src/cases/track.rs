@@ -9,11 +9,33 @@ use linux::message_socket::Connection;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use super::programs::{PATIENCE, Running, Said, c_program, libmasu};
+use super::programs::{Running, Said, TIME_LIMIT, c_program, libmasu};
 use super::run::{Folder, Result, said};
 use super::run_hard::compile;
 use super::{Outcome, no_automatic_huge_pages};
-use crate::live::Live;
+use crate::host::{Host, LiveTest, tests};
+
+/// Tests of this file, and their requirements.
+pub(crate) const TESTS: &[LiveTest] = tests! {
+    track requires [MasuCommand];
+    what_is_null_or_out_of_bounds_is_refused;
+    without_a_tracker_nothing_is_done;
+    an_arena_hands_out_what_it_was_made_for [HugePageModes, Root];
+    an_arena_takes_pages_from_the_pool_first [Root, HugePageModes, ReservedHuge];
+    enabling_twice_and_disabling_without_enabling_is_told [Root, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice];
+    the_list_names_the_pages_that_are_touched_and_no_others [Root, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice];
+    the_program_decides_window_by_window [Root, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice];
+    a_callback_that_calls_back_and_takes_a_second_does_no_harm [Root, RealProcessor, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice];
+    a_forked_child_has_nothing_of_its_parents_context [Root, RealProcessor, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice];
+    a_handler_takes_no_lock_that_a_thread_may_hold [Root, RealProcessor, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice];
+    the_four_functions_of_the_paper_do_what_it_says [Root, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice];
+    a_thread_that_does_not_block_the_signal_wakes_the_one_that_waits [Root, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice];
+    a_program_that_becomes_another_one_is_forgotten_and_lives [Root, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice];
+    another_process_is_roots_to_register [Root, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice];
+    a_limit_holds_for_arenas_and_for_promotion [Root, RealProcessor, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice];
+    at_a_limit_the_program_that_saves_more_has_the_huge_pages [Root, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice];
+    a_program_outlives_its_tracker [Root, HugePageModes, PageTableWalk, RemoteCollapse, RemoteAdvice];
+};
 
 /// A tracker of its own, with its socket in a folder of its own.
 pub(super) struct Tracker {
@@ -38,7 +60,7 @@ impl Tracker {
         let events = std::fs::File::options().create(true).append(true).open(self.folder.0.join("events"))?;
         command.stdin(Stdio::null()).stdout(events).stderr(Stdio::piped());
         self.running = Some(Running(command.spawn()?));
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIME_LIMIT;
         while Connection::at(&socket).is_err() {
             assert!(Instant::now() < end, "the tracker does not listen");
             std::thread::sleep(Duration::from_millis(10));
@@ -72,21 +94,27 @@ impl Tracker {
 }
 
 /// The cooperating program; a virtual machine has it built.
-pub(super) fn say(folder: &Folder) -> Result<String> {
-    if let Some(there) = c_program("say") {
+pub(super) fn track_client(folder: &Folder) -> Result<String> {
+    if let Some(there) = c_program("track_client") {
         return Ok(there.to_str().ok_or("a path that is no text")?.to_owned());
     }
     let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/hugepages/libmasu/include");
     let include = format!("-I{}", include.display());
     let library = libmasu().ok_or("libmasu.a is not beside the command")?.display().to_string();
-    compile(folder, "cc", "say", include_str!("../../programs/say.c"), &[&include, &library, "-pthread"])
+    compile(
+        folder,
+        "cc",
+        "track_client",
+        include_str!("../../programs/track_client.c"),
+        &[&include, &library, "-pthread"],
+    )
 }
 
 /// Runs one part, with a tracker or without; returns its output.
 fn part(tracker: Option<&Tracker>, name: &str) -> Result<String> {
-    let folder = Folder::make("say")?;
+    let folder = Folder::make("track_client")?;
     let socket = tracker.map_or_else(|| folder.0.join("nobody.sock"), Tracker::socket);
-    let said = said(Command::new(say(&folder)?).arg(name).env("MASU_TRACK", socket))?;
+    let said = said(Command::new(track_client(&folder)?).arg(name).env("MASU_TRACK", socket))?;
     assert!(said.code() == 0 && said.out.ends_with("right\n") && said.err.is_empty(), "{name}: {said:?}");
     Ok(said.out)
 }
@@ -104,19 +132,19 @@ fn events_named<'a>(events: &'a [Value], name: &str) -> Vec<&'a Value> {
 }
 
 /// Each function returns an error, and does nothing.
-pub fn what_is_null_or_out_of_bounds_is_refused(_: &Live) -> Outcome {
+fn what_is_null_or_out_of_bounds_is_refused(_: &Host) -> Outcome {
     part(None, "invalid")?;
     Ok(())
 }
 
 /// No descriptor, no handler, no blocked signal.
-pub fn without_a_tracker_nothing_is_done(_: &Live) -> Outcome {
+fn without_a_tracker_nothing_is_done(_: &Host) -> Outcome {
     part(None, "alone")?;
     Ok(())
 }
 
 /// Objects that do not overlap, full of zeros, on huge pages.
-pub fn an_arena_hands_out_what_it_was_made_for(_: &Live) -> Outcome {
+fn an_arena_hands_out_what_it_was_made_for(_: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let said = part(None, "arena")?;
     assert!(said.contains("small 0"), "the kernel gave no huge page: {said}");
@@ -124,16 +152,16 @@ pub fn an_arena_hands_out_what_it_was_made_for(_: &Live) -> Outcome {
 }
 
 /// From the pool, if there is one: half of an arena fits in it, the rest are transparent huge pages.
-pub fn an_arena_takes_pages_from_the_pool_first(_: &Live) -> Outcome {
+fn an_arena_takes_pages_from_the_pool_first(_: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
-    let _pool = crate::knob::Knob::turn("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "2")?;
+    let _pool = crate::setting::Setting::set("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "2")?;
     let said = part(None, "arena")?;
     assert!(said.starts_with("hugetlb 2 thp 2 small 0"), "{said}");
     Ok(())
 }
 
 /// The state after each call is as before it.
-pub fn enabling_twice_and_disabling_without_enabling_is_told(_: &Live) -> Outcome {
+fn enabling_twice_and_disabling_without_enabling_is_told(_: &Host) -> Outcome {
     let events = tracked("twice", &[])?;
     assert_eq!(events_named(&events, "registered").len(), 7, "{events:?}");
     assert_eq!(events_named(&events, "refused").len(), 5);
@@ -142,7 +170,7 @@ pub fn enabling_twice_and_disabling_without_enabling_is_told(_: &Live) -> Outcom
 }
 
 /// 6,400 pages in 64 windows, in order, each once.
-pub fn the_list_names_the_pages_that_are_touched_and_no_others(_: &Live) -> Outcome {
+fn the_list_names_the_pages_that_are_touched_and_no_others(_: &Host) -> Outcome {
     let events = tracked("list", &[])?;
     let fetched = events_named(&events, "fetched");
     assert!(fetched.iter().any(|event| event["active_pages"].as_u64() >= Some(6400)), "{events:?}");
@@ -150,7 +178,7 @@ pub fn the_list_names_the_pages_that_are_touched_and_no_others(_: &Live) -> Outc
 }
 
 /// A window is promoted on its word alone, and none against it.
-pub fn the_program_decides_window_by_window(_: &Live) -> Outcome {
+fn the_program_decides_window_by_window(_: &Host) -> Outcome {
     let events = tracked("decides", &[])?;
     assert!(events_named(&events, "decided").iter().any(|event| event["windows"].as_u64() >= Some(8)), "{events:?}");
     assert_eq!(events_named(&events, "changed").len(), 1);
@@ -158,38 +186,38 @@ pub fn the_program_decides_window_by_window(_: &Live) -> Outcome {
 }
 
 /// It is told MASU_BUSY, and signals that arrive meanwhile are merged into one.
-pub fn a_callback_that_calls_back_and_takes_a_second_does_no_harm(_: &Live) -> Outcome {
+fn a_callback_that_calls_back_and_takes_a_second_does_no_harm(_: &Host) -> Outcome {
     tracked("back", &[])?;
     Ok(())
 }
 
 /// The parent goes on.
-pub fn a_forked_child_has_nothing_of_its_parents_context(_: &Live) -> Outcome {
+fn a_forked_child_has_nothing_of_its_parents_context(_: &Host) -> Outcome {
     let events = tracked("forked", &[])?;
     assert_eq!(events_named(&events, "registered").len(), 2, "{events:?}");
     Ok(())
 }
 
 /// Handlers come at any moment, also to threads in the midst of a call.
-pub fn a_handler_takes_no_lock_that_a_thread_may_hold(_: &Live) -> Outcome {
+fn a_handler_takes_no_lock_that_a_thread_may_hold(_: &Host) -> Outcome {
     tracked("handler", &[])?;
     Ok(())
 }
 
 /// Both ways of delivery.
-pub fn the_four_functions_of_the_paper_do_what_it_says(_: &Live) -> Outcome {
+fn the_four_functions_of_the_paper_do_what_it_says(_: &Host) -> Outcome {
     tracked("paper", &[])?;
     Ok(())
 }
 
 /// The one that waits is woken; disabling ends its wait.
-pub fn a_thread_that_does_not_block_the_signal_wakes_the_one_that_waits(_: &Live) -> Outcome {
+fn a_thread_that_does_not_block_the_signal_wakes_the_one_that_waits(_: &Host) -> Outcome {
     tracked("stray", &[])?;
     Ok(())
 }
 
 /// A signal without a handler would end it.
-pub fn a_program_that_becomes_another_one_is_forgotten_and_lives(_: &Live) -> Outcome {
+fn a_program_that_becomes_another_one_is_forgotten_and_lives(_: &Host) -> Outcome {
     let events = tracked("replaced", &[])?;
     let last = events_named(&events, "forgotten");
     assert!(last.len() == 1 && last[0]["reason"] == "left", "{events:?}");
@@ -197,7 +225,7 @@ pub fn a_program_that_becomes_another_one_is_forgotten_and_lives(_: &Live) -> Ou
 }
 
 /// A user's own processes need no registration by root.
-pub fn another_process_is_roots_to_register(_: &Live) -> Outcome {
+fn another_process_is_roots_to_register(_: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let mut tracker = Tracker::start(&[])?;
     part(Some(&tracker), "others")?;
@@ -207,7 +235,7 @@ pub fn another_process_is_roots_to_register(_: &Live) -> Outcome {
 }
 
 /// Two windows for eight that deserve it: an arena that has had them gives them back.
-pub fn a_limit_holds_for_arenas_and_for_promotion(_: &Live) -> Outcome {
+fn a_limit_holds_for_arenas_and_for_promotion(_: &Host) -> Outcome {
     let events = tracked("limited", &["--max-huge-per-program", "4MiB"])?;
     let last = events_named(&events, "forgotten");
     // One program may have replaced another: only the final state counts.
@@ -220,11 +248,11 @@ pub fn a_limit_holds_for_arenas_and_for_promotion(_: &Live) -> Outcome {
 }
 
 /// The later program saves more.
-pub fn at_a_limit_the_program_that_saves_more_has_the_huge_pages(_: &Live) -> Outcome {
+fn at_a_limit_the_program_that_saves_more_has_the_huge_pages(_: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let mut tracker = Tracker::start(&["--max-huge", "4MiB"])?;
-    let folder = Folder::make("say-weak")?;
-    let mut command = Command::new(say(&folder)?);
+    let folder = Folder::make("track_client-weak")?;
+    let mut command = Command::new(track_client(&folder)?);
     command.arg("weak").env("MASU_TRACK", tracker.socket());
     let mut weak = Running(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?);
     let mut lines = BufReader::new(weak.0.stdout.take().ok_or("no pipe")?).lines();
@@ -237,12 +265,12 @@ pub fn at_a_limit_the_program_that_saves_more_has_the_huge_pages(_: &Live) -> Ou
 }
 
 /// It notices, goes on, and is served by the next tracker; one that was killed leaves a socket that does no harm.
-pub fn a_program_outlives_its_tracker(_: &Live) -> Outcome {
+fn a_program_outlives_its_tracker(_: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     for signal in [Signal::TERM, Signal::KILL] {
         let mut tracker = Tracker::start(&[])?;
-        let folder = Folder::make("say")?;
-        let mut command = Command::new(say(&folder)?);
+        let folder = Folder::make("track_client")?;
+        let mut command = Command::new(track_client(&folder)?);
         command.arg("outlives").env("MASU_TRACK", tracker.socket());
         let mut program = Running(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?);
         let mut lines = BufReader::new(program.0.stdout.take().ok_or("no pipe")?).lines();

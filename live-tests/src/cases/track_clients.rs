@@ -10,10 +10,20 @@ use linux::message_socket::Connection;
 use rustix::process::Signal;
 
 use super::Outcome;
-use super::programs::PATIENCE;
+use super::programs::TIME_LIMIT;
 use super::run::{Folder, Result};
 use super::track::Tracker;
-use crate::live::Live;
+use crate::host::{Host, LiveTest, tests};
+
+/// Tests of this file, and their requirements.
+pub(crate) const TESTS: &[LiveTest] = tests! {
+    track_clients requires [Root, MasuCommand, Shell, PageTableWalk, RemoteCollapse];
+    garbage_closes_its_own_connection_only;
+    what_cannot_be_served_is_refused_with_the_reason;
+    a_thousand_clients_are_served;
+    a_client_that_reads_no_answers_is_cut_off;
+    a_tracker_that_cannot_listen_says_why;
+};
 
 fn connected(tracker: &Tracker) -> Result<Connection> {
     Ok(Connection::at(&tracker.socket())?)
@@ -24,7 +34,7 @@ fn ask(connection: &Connection, request: &Request<'_>) -> Result<Answer> {
     let bytes = request.write(&mut message);
     connection.send(&message[..bytes], &[])?;
     let mut answer = [0; SHORT_BYTES];
-    let (bytes, _) = connection.receive(&mut answer, PATIENCE)?.ok_or("it was cut off")?;
+    let (bytes, _) = connection.receive(&mut answer, TIME_LIMIT)?.ok_or("it was cut off")?;
     Answer::read(&answer[..bytes]).map_err(|_| "an answer that is none".into())
 }
 
@@ -41,7 +51,7 @@ fn is_served(tracker: &Tracker) -> Outcome {
 }
 
 /// An invalid message closes its own connection, and no other.
-pub fn garbage_closes_its_own_connection_only(_: &Live) -> Outcome {
+fn garbage_closes_its_own_connection_only(_: &Host) -> Outcome {
     let mut tracker = Tracker::start(&[])?;
     let good = connected(&tracker)?;
     let mut other = Command::new("sleep").arg("60").spawn()?;
@@ -54,14 +64,14 @@ pub fn garbage_closes_its_own_connection_only(_: &Live) -> Outcome {
     for message in garbage {
         let bad = connected(&tracker)?;
         bad.send(message, &[])?;
-        assert!(bad.is_over_within(PATIENCE), "{message:?} was taken");
+        assert!(bad.is_over_within(TIME_LIMIT), "{message:?} was taken");
     }
     // A descriptor that comes with it is closed.
     let bad = connected(&tracker)?;
     let folder = Folder::make("garbage")?;
     let file = std::fs::File::create(folder.0.join("file"))?;
     bad.send(b"hello", &[file.as_fd()])?;
-    assert!(bad.is_over_within(PATIENCE));
+    assert!(bad.is_over_within(TIME_LIMIT));
     assert!(matches!(ask(&good, &Request::Progress)?, Answer::Progress(_)));
     assert_eq!(ask(&good, &Request::Unregister)?, Answer::Bye);
     assert_eq!(ask(&good, &Request::Fetch)?, Answer::Refused(Refused::Unregistered));
@@ -75,7 +85,7 @@ pub fn garbage_closes_its_own_connection_only(_: &Live) -> Outcome {
 }
 
 /// Another version, values out of bounds, processes that are not there.
-pub fn what_cannot_be_served_is_refused_with_the_reason(_: &Live) -> Outcome {
+fn what_cannot_be_served_is_refused_with_the_reason(_: &Host) -> Outcome {
     let mut tracker = Tracker::start(&[])?;
     let connection = connected(&tracker)?;
     let refused = |terms: Terms| ask(&connection, &Request::Register(terms));
@@ -90,7 +100,7 @@ pub fn what_cannot_be_served_is_refused_with_the_reason(_: &Live) -> Outcome {
     space[8..16].copy_from_slice(b"masu-t99");
     connection.send(&space[..bytes], &[])?;
     let mut answer = [0; SHORT_BYTES];
-    let (bytes, _) = connection.receive(&mut answer, PATIENCE)?.ok_or("cut off")?;
+    let (bytes, _) = connection.receive(&mut answer, TIME_LIMIT)?.ok_or("cut off")?;
     assert_eq!(Answer::read(&answer[..bytes]), Ok(Answer::Refused(Refused::Version)));
     let said = tracker.end(Signal::INT)?;
     assert!(said.code() == 0 && said.err.contains("masu: cannot attach to process"), "{said:?}");
@@ -98,8 +108,8 @@ pub fn what_cannot_be_served_is_refused_with_the_reason(_: &Live) -> Outcome {
 }
 
 /// They are accepted and answered, and cost nothing when they have gone.
-pub fn a_thousand_clients_are_served(live: &Live) -> Outcome {
-    let count = if live.has(crate::need::Need::RealProcessor) { 1000 } else { 100 };
+fn a_thousand_clients_are_served(host: &Host) -> Outcome {
+    let count = if host.has(crate::requirement::Requirement::RealProcessor) { 1000 } else { 100 };
     linux::open_files::raise();
     let mut tracker = Tracker::start(&["--max-programs", "10"])?;
     let clients = (0..count).map(|_| connected(&tracker)).collect::<Result<Vec<_>>>()?;
@@ -120,7 +130,7 @@ pub fn a_thousand_clients_are_served(live: &Live) -> Outcome {
     // A program that ends is forgotten, and leaves its place to another.
     programs[0].kill()?;
     programs[0].wait()?;
-    assert!(held[0].is_over_within(PATIENCE), "an ended program was not forgotten");
+    assert!(held[0].is_over_within(TIME_LIMIT), "an ended program was not forgotten");
     let pid = i32::try_from(programs[11].id())?;
     answers.push(ask(&held[11], &Request::Register(Terms { pid, ..USUAL })));
     for program in &mut programs {
@@ -137,12 +147,12 @@ pub fn a_thousand_clients_are_served(live: &Live) -> Outcome {
 }
 
 /// It is cut off; others do not wait for it.
-pub fn a_client_that_reads_no_answers_is_cut_off(_: &Live) -> Outcome {
+fn a_client_that_reads_no_answers_is_cut_off(_: &Host) -> Outcome {
     let mut tracker = Tracker::start(&[])?;
     let deaf = connected(&tracker)?;
     let mut message = [0; MOST_BYTES];
     let bytes = Request::Progress.write(&mut message);
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIME_LIMIT;
     while deaf.send_at_once(&message[..bytes], &[]) != Err(rustix::io::Errno::PIPE) {
         assert!(Instant::now() < end, "it is served still");
     }
@@ -152,7 +162,7 @@ pub fn a_client_that_reads_no_answers_is_cut_off(_: &Live) -> Outcome {
 }
 
 /// One line each, with the remedy.
-pub fn a_tracker_that_cannot_listen_says_why(_: &Live) -> Outcome {
+fn a_tracker_that_cannot_listen_says_why(_: &Host) -> Outcome {
     let mut tracker = Tracker::start(&[])?;
     let socket = tracker.socket();
     let second = |path: &std::path::Path| -> Result<String> {

@@ -12,10 +12,20 @@ use linux::message_socket::{Connection, Listener};
 use linux::sealed_memory::sealed;
 
 use super::Outcome;
-use super::programs::PATIENCE;
+use super::programs::TIME_LIMIT;
 use super::run::{Folder, Result, said};
-use super::track::say;
-use crate::live::Live;
+use super::track::track_client;
+use crate::host::{Host, LiveTest, tests};
+
+/// Tests of this file, and their requirements.
+pub(crate) const TESTS: &[LiveTest] = tests! {
+    track_lies requires [MasuCommand];
+    a_list_comes_with_one_descriptor;
+    a_list_that_cannot_be_trusted_ends_the_conversation;
+    a_window_whose_pages_are_not_in_the_list_is_left_out;
+    an_answer_without_a_meaning_is_as_good_as_no_tracker;
+    a_tracker_that_does_not_answer_is_given_up [RealProcessor];
+};
 
 /// A fake tracker: talks over one connection, until the program has gone.
 type Liar = fn(&Connection) -> Outcome;
@@ -29,7 +39,7 @@ struct Told {
 impl Told {
     fn new() -> Result<Told> {
         let folder = Folder::make("lies")?;
-        Ok(Told { program: say(&folder)?, folder })
+        Ok(Told { program: track_client(&folder)?, folder })
     }
 
     /// The program's output after the lie.
@@ -39,7 +49,7 @@ impl Told {
         let listener = Listener::at(&socket)?;
         std::thread::scope(|threads| {
             let talk = threads.spawn(move || -> Result<()> {
-                let connection = listener.accept(PATIENCE)?.ok_or("nobody came")?;
+                let connection = listener.accept(TIME_LIMIT)?.ok_or("nobody came")?;
                 liar(&connection)
             });
             let said = said(Command::new(&self.program).arg("lied").env("MASU_TRACK", &socket))?;
@@ -52,7 +62,7 @@ impl Told {
 
 /// Waits for a message of the program.
 fn hear(connection: &Connection) -> Outcome {
-    connection.receive(&mut [0; MOST_BYTES], PATIENCE)?.ok_or("the program went away")?;
+    connection.receive(&mut [0; MOST_BYTES], TIME_LIMIT)?.ok_or("the program went away")?;
     Ok(())
 }
 
@@ -70,7 +80,7 @@ fn hand_over(connection: &Connection, what: &Answer, files: &[OwnedFd]) -> Outco
     hear(connection)?;
     answer(connection, what, files)?;
     let mut message = [0; MOST_BYTES];
-    while let Some((bytes, _)) = connection.receive(&mut message, PATIENCE)? {
+    while let Some((bytes, _)) = connection.receive(&mut message, TIME_LIMIT)? {
         if Request::read(&message[..bytes]) == Ok(Request::Unregister) {
             answer(connection, &Answer::Bye, &[])?;
         }
@@ -106,7 +116,7 @@ fn hand_over_list(connection: &Connection, change: fn(&mut Head, &mut Window)) -
 }
 
 /// The truth, for comparison. More descriptors than belong to it are no truth, and none of them is left in the program.
-pub fn a_list_comes_with_one_descriptor(_: &Live) -> Outcome {
+fn a_list_comes_with_one_descriptor(_: &Host) -> Outcome {
     let told = Told::new()?;
     assert_eq!(told.heard(|connection| hand_over_list(connection, |_, _| ()))?, "enable 0 handle 0 windows 1 wait 1");
     let many: Liar = |connection| {
@@ -118,7 +128,7 @@ pub fn a_list_comes_with_one_descriptor(_: &Live) -> Outcome {
 }
 
 /// The list is writable while it is read, or is invalid; all later messages of such a tracker are ignored.
-pub fn a_list_that_cannot_be_trusted_ends_the_conversation(_: &Live) -> Outcome {
+fn a_list_that_cannot_be_trusted_ends_the_conversation(_: &Host) -> Outcome {
     let told = Told::new()?;
     let unsealed: Liar = |connection| {
         let file = rustix::fs::memfd_create("masu-lie", rustix::fs::MemfdFlags::ALLOW_SEALING)?;
@@ -144,7 +154,7 @@ pub fn a_list_that_cannot_be_trusted_ends_the_conversation(_: &Live) -> Outcome 
 }
 
 /// The list is one; the window is left out.
-pub fn a_window_whose_pages_are_not_in_the_list_is_left_out(_: &Live) -> Outcome {
+fn a_window_whose_pages_are_not_in_the_list_is_left_out(_: &Host) -> Outcome {
     let told = Told::new()?;
     let liars: [Liar; 3] = [
         |connection| hand_over_list(connection, |_, window| window.first = 1),
@@ -158,7 +168,7 @@ pub fn a_window_whose_pages_are_not_in_the_list_is_left_out(_: &Live) -> Outcome
 }
 
 /// Bytes without a meaning, or none at all.
-pub fn an_answer_without_a_meaning_is_as_good_as_no_tracker(_: &Live) -> Outcome {
+fn an_answer_without_a_meaning_is_as_good_as_no_tracker(_: &Host) -> Outcome {
     let told = Told::new()?;
     let nonsense: Liar = |connection| {
         hear(connection)?;
@@ -177,12 +187,12 @@ pub fn an_answer_without_a_meaning_is_as_good_as_no_tracker(_: &Live) -> Outcome
 }
 
 /// The program waits for ten seconds, once, and goes on.
-pub fn a_tracker_that_does_not_answer_is_given_up(_: &Live) -> Outcome {
+fn a_tracker_that_does_not_answer_is_given_up(_: &Host) -> Outcome {
     let told = Told::new()?;
     let silent: Liar = |connection| {
         hear(connection)?;
         // Until the program has gone.
-        while connection.receive(&mut [0; MOST_BYTES], PATIENCE)?.is_some() {}
+        while connection.receive(&mut [0; MOST_BYTES], TIME_LIMIT)?.is_some() {}
         Ok(())
     };
     let begun = Instant::now();

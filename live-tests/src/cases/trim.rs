@@ -10,8 +10,22 @@ use units::{Fraction, NonZeroFraction, Pages};
 
 use super::collapse::collapse;
 use super::{Outcome, huge_bytes, no_automatic_huge_pages, present_pages};
-use crate::live::Live;
-use crate::toy::{Backing, Mapping, ToyProcess};
+use crate::host::{Host, LiveTest, tests};
+use crate::target_process::{Backing, Mapping, TargetProcess};
+
+/// Tests of this file, and their requirements.
+pub(crate) const TESTS: &[LiveTest] = tests! {
+    trim requires [Root, PageFrames, RemoteAdvice, RemoteCollapse, HugePageModes];
+    thin_windows_shrink_to_what_was_touched_and_keep_their_content;
+    dense_windows_are_left_as_they_are;
+    a_window_is_not_split_while_it_is_being_filled;
+    a_single_byte_anywhere_makes_a_page_not_zero;
+    looking_brings_nothing_into_memory;
+    windows_that_a_fork_shares_and_locked_ones_are_left_alone;
+    a_window_that_fills_up_after_it_was_split_is_promoted_again;
+    a_program_that_execs_is_trimmed_anew_and_one_that_ends_is_gone;
+    what_a_look_and_a_count_cost;
+};
 
 type Result<T> = std::result::Result<T, libtest_mimic::Failed>;
 
@@ -28,23 +42,23 @@ fn settings() -> Settings {
 }
 
 /// Windows that are huge from the first touch on, as the preloaded library has them.
-fn advised(toy: &mut ToyProcess, windows: u64) -> Result<Mapping> {
-    let heap = toy.map(Backing::Anonymous, windows)?;
-    toy.advise(heap.all(), libc::MADV_HUGEPAGE)?;
+fn advised(process: &mut TargetProcess, windows: u64) -> Result<Mapping> {
+    let heap = process.map(Backing::Anonymous, windows)?;
+    process.advise(heap.all(), libc::MADV_HUGEPAGE)?;
     Ok(heap)
 }
 
 /// Makes all windows huge, also where the kernel had no huge page at the first touch.
-fn all_huge(live: &Live, toy: &ToyProcess, heap: Mapping) -> Outcome {
-    if huge_bytes(live, toy, heap)? != heap.range().bytes().0 {
-        collapse(toy, heap)?;
+fn all_huge(host: &Host, process: &TargetProcess, heap: Mapping) -> Outcome {
+    if huge_bytes(host, process, heap)? != heap.range().bytes().0 {
+        collapse(process, heap)?;
     }
-    assert_eq!(huge_bytes(live, toy, heap)?, heap.range().bytes().0);
+    assert_eq!(huge_bytes(host, process, heap)?, heap.range().bytes().0);
     Ok(())
 }
 
-fn trimmer(live: &Live, toy: &ToyProcess) -> Result<Trimmer> {
-    Ok(Trimmer::open(live.files().clone(), toy.pid())?)
+fn trimmer(host: &Host, process: &TargetProcess) -> Result<Trimmer> {
+    Ok(Trimmer::open(host.files().clone(), process.pid())?)
 }
 
 /// Runs `count` rounds, each at the time requested by the last one.
@@ -64,13 +78,13 @@ fn clock() -> Duration {
     START.get_or_init(Instant::now).elapsed()
 }
 
-fn returns_memory(live: &Live) -> bool {
-    HostFacts::gather(live.files()).split_frees_zero_pages.is_yes()
+fn returns_memory(host: &Host) -> bool {
+    HostFacts::gather(host.files()).split_frees_zero_pages.is_yes()
 }
 
 /// Private pages of the program: the zero page is not counted.
-fn own_pages(toy: &ToyProcess, heap: Mapping) -> Result<u64> {
-    let viewer = access::residency::Viewer::open(toy.pid())?;
+fn own_pages(process: &TargetProcess, heap: Mapping) -> Result<u64> {
+    let viewer = access::residency::Viewer::open(process.pid())?;
     let mut pages = 0;
     for window in heap.windows() {
         pages += viewer.window(window)?.resident.0;
@@ -79,68 +93,68 @@ fn own_pages(toy: &ToyProcess, heap: Mapping) -> Result<u64> {
 }
 
 /// 64 of 512 pages of each window are written: the rest is freed, up to 10 % more than on small pages.
-pub fn thin_windows_shrink_to_what_was_touched_and_keep_their_content(live: &Live) -> Outcome {
+fn thin_windows_shrink_to_what_was_touched_and_keep_their_content(host: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
-    let mut toy = ToyProcess::start()?;
-    let heap = advised(&mut toy, 16)?;
-    toy.write(heap.all().every(8), 7)?;
-    all_huge(live, &toy, heap)?;
-    assert_eq!(own_pages(&toy, heap)?, 16 * 512);
+    let mut process = TargetProcess::start()?;
+    let heap = advised(&mut process, 16)?;
+    process.write(heap.all().every(8), 7)?;
+    all_huge(host, &process, heap)?;
+    assert_eq!(own_pages(&process, heap)?, 16 * 512);
 
-    let mut trimmer = trimmer(live, &toy)?;
+    let mut trimmer = trimmer(host, &process)?;
     let all = rounds(&mut trimmer, 12)?;
 
-    toy.check(heap.all().every(8), 7)?;
-    if !returns_memory(live) {
+    process.check(heap.all().every(8), 7)?;
+    if !returns_memory(host) {
         assert!(!trimmer.returns_memory() && trimmer.demoted <= 4, "{} splits for nothing", trimmer.demoted);
         return Ok(());
     }
-    let left = own_pages(&toy, heap)?;
+    let left = own_pages(&process, heap)?;
     assert!(left <= 16 * 64 * 11 / 10, "{left} pages: {all:?}");
     assert_eq!(trimmer.returned, Pages(16 * 512 - left).bytes());
     let last = all.last().ok_or("no round")?;
     assert!(last.extra <= last.allowed, "{last:?}");
     // The pages that came back are zero still, and there when they are wanted.
-    toy.write(heap.page(1), 9)?;
-    toy.check(heap.page(1), 9)?;
-    toy.check(heap.all().every(8), 7)?;
+    process.write(heap.page(1), 9)?;
+    process.check(heap.page(1), 9)?;
+    process.check(heap.all().every(8), 7)?;
     Ok(())
 }
 
 /// Beside thin windows, and no more of those are split than necessary.
-pub fn dense_windows_are_left_as_they_are(live: &Live) -> Outcome {
+fn dense_windows_are_left_as_they_are(host: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
-    let mut toy = ToyProcess::start()?;
-    let dense = advised(&mut toy, 4)?;
-    let thin = advised(&mut toy, 4)?;
-    toy.write(dense.all(), 7)?;
-    toy.write(thin.all().every(8), 7)?;
-    all_huge(live, &toy, dense)?;
-    all_huge(live, &toy, thin)?;
+    let mut process = TargetProcess::start()?;
+    let dense = advised(&mut process, 4)?;
+    let thin = advised(&mut process, 4)?;
+    process.write(dense.all(), 7)?;
+    process.write(thin.all().every(8), 7)?;
+    all_huge(host, &process, dense)?;
+    all_huge(host, &process, thin)?;
 
-    let mut trimmer = trimmer(live, &toy)?;
+    let mut trimmer = trimmer(host, &process)?;
     rounds(&mut trimmer, 8)?;
 
-    assert_eq!(huge_bytes(live, &toy, dense)?, dense.range().bytes().0, "all of the dense ones are huge");
-    assert!(trimmer.demoted >= 4 || !returns_memory(live), "{} were split", trimmer.demoted);
+    assert_eq!(huge_bytes(host, &process, dense)?, dense.range().bytes().0, "all of the dense ones are huge");
+    assert!(trimmer.demoted >= 4 || !returns_memory(host), "{} were split", trimmer.demoted);
     assert_eq!(trimmer.counted, 2 * trimmer.demoted, "what was not split was not read as a whole");
-    toy.check(dense.all(), 7)?;
-    toy.check(thin.all().every(8), 7)?;
+    process.check(dense.all(), 7)?;
+    process.check(thin.all().every(8), 7)?;
     Ok(())
 }
 
 /// A page every few milliseconds, from the first to the last.
-pub fn a_window_is_not_split_while_it_is_being_filled(live: &Live) -> Outcome {
+fn a_window_is_not_split_while_it_is_being_filled(host: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
-    let mut toy = ToyProcess::start()?;
-    let heap = advised(&mut toy, 1)?;
-    toy.write(heap.page(0), 7)?;
-    all_huge(live, &toy, heap)?;
-    let mut trimmer = trimmer(live, &toy)?;
+    let mut process = TargetProcess::start()?;
+    let heap = advised(&mut process, 1)?;
+    process.write(heap.page(0), 7)?;
+    all_huge(host, &process, heap)?;
+    let mut trimmer = trimmer(host, &process)?;
     let mut due = Instant::now();
     let mut looked = 0;
     for page in 1..512 {
-        toy.write(heap.page(page), 7)?;
+        process.write(heap.page(page), 7)?;
         std::thread::sleep(Duration::from_millis(2));
         if Instant::now() >= due {
             let round = trimmer.round(settings(), clock(), &|| false)?;
@@ -152,146 +166,146 @@ pub fn a_window_is_not_split_while_it_is_being_filled(live: &Live) -> Outcome {
     assert!(looked >= 5, "{looked} looks are too few to say anything");
     rounds(&mut trimmer, 6)?;
     assert_eq!(trimmer.demoted, 0, "and it is full now");
-    toy.check(heap.all(), 7)?;
+    process.check(heap.all(), 7)?;
     Ok(())
 }
 
 /// A single byte counts, at every position.
-pub fn a_single_byte_anywhere_makes_a_page_not_zero(live: &Live) -> Outcome {
+fn a_single_byte_anywhere_makes_a_page_not_zero(host: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
-    let mut toy = ToyProcess::start()?;
-    let heap = advised(&mut toy, 1)?;
+    let mut process = TargetProcess::start()?;
+    let heap = advised(&mut process, 1)?;
     let window = heap.windows()[0];
-    toy.write_byte(heap.page(0), 0)?;
-    all_huge(live, &toy, heap)?;
-    let reader = Reader::open(toy.pid())?;
+    process.write_byte(heap.page(0), 0)?;
+    all_huge(host, &process, heap)?;
+    let reader = Reader::open(process.pid())?;
     assert_eq!(reader.count(window)?, Some(Pages(511)));
     for (set, at) in (2..).zip([1, 63, 64, 2047, 2048, 4094, 4095]) {
-        toy.write_byte(heap.page(set * 50), at)?;
+        process.write_byte(heap.page(set * 50), at)?;
         assert_eq!(reader.count(window)?, Some(Pages(512 - set)), "byte {at}");
     }
-    toy.write_byte(heap.all(), 1234)?;
+    process.write_byte(heap.all(), 1234)?;
     assert_eq!(reader.count(window)?, Some(Pages(0)));
     // It is not split, whatever the samples: they never show fewer pages than there are.
-    let mut trimmer = trimmer(live, &toy)?;
+    let mut trimmer = trimmer(host, &process)?;
     rounds(&mut trimmer, 8)?;
     assert_eq!(trimmer.demoted, 0);
-    assert!(huge_bytes(live, &toy, heap)? > 0);
+    assert!(huge_bytes(host, &process, heap)? > 0);
     Ok(())
 }
 
 /// Pages that are not huge are not read, so that scanning brings nothing into memory.
-pub fn looking_brings_nothing_into_memory(live: &Live) -> Outcome {
+fn looking_brings_nothing_into_memory(host: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
-    let mut toy = ToyProcess::start()?;
-    let heap = toy.map(Backing::Anonymous, 3)?;
-    toy.write(heap.page(5), 7)?;
-    toy.read(heap.pages(512, 520))?;
-    let before = present_pages(&toy, heap)?;
-    let reader = Reader::open(toy.pid())?;
+    let mut process = TargetProcess::start()?;
+    let heap = process.map(Backing::Anonymous, 3)?;
+    process.write(heap.page(5), 7)?;
+    process.read(heap.pages(512, 520))?;
+    let before = present_pages(&process, heap)?;
+    let reader = Reader::open(process.pid())?;
     for window in heap.windows() {
         assert_eq!((reader.sample(window)?, reader.count(window)?), (None, None));
     }
-    let mut trimmer = trimmer(live, &toy)?;
+    let mut trimmer = trimmer(host, &process)?;
     rounds(&mut trimmer, 3)?;
-    assert_eq!(present_pages(&toy, heap)?, before);
+    assert_eq!(present_pages(&process, heap)?, before);
     // Shared memory and files are left alone, huge or not.
-    let shared = toy.map(Backing::SharedAnonymous, 1)?;
-    toy.advise(shared.all(), libc::MADV_HUGEPAGE)?;
-    toy.write(shared.page(5), 7)?;
+    let shared = process.map(Backing::SharedAnonymous, 1)?;
+    process.advise(shared.all(), libc::MADV_HUGEPAGE)?;
+    process.write(shared.page(5), 7)?;
     let round = rounds(&mut trimmer, 1)?[0];
     assert_eq!(round.huge_windows, 0);
     Ok(())
 }
 
 /// Splitting memory shared by a fork would copy nothing and free nothing; locked memory does not split.
-pub fn windows_that_a_fork_shares_and_locked_ones_are_left_alone(live: &Live) -> Outcome {
+fn windows_that_a_fork_shares_and_locked_ones_are_left_alone(host: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
-    let mut toy = ToyProcess::start()?;
-    let heap = advised(&mut toy, 2)?;
-    toy.write(heap.all().every(8), 7)?;
-    all_huge(live, &toy, heap)?;
-    let fork = toy.fork()?;
-    let mut shared = trimmer(live, &toy)?;
+    let mut process = TargetProcess::start()?;
+    let heap = advised(&mut process, 2)?;
+    process.write(heap.all().every(8), 7)?;
+    all_huge(host, &process, heap)?;
+    let fork = process.fork()?;
+    let mut shared = trimmer(host, &process)?;
     rounds(&mut shared, 8)?;
     assert_eq!((shared.demoted, shared.counted), (0, 0));
-    let both = (huge_bytes(live, &toy, heap)?, own_pages(&toy, heap)?);
+    let both = (huge_bytes(host, &process, heap)?, own_pages(&process, heap)?);
     assert_eq!(both, (heap.range().bytes().0, 2 * 512), "reading what is shared would have split and copied it");
-    toy.check_in_fork(fork, heap.all().every(8), 7)?;
-    toy.end_fork(fork)?;
-    if returns_memory(live) {
+    process.check_in_fork(fork, heap.all().every(8), 7)?;
+    process.end_fork(fork)?;
+    if returns_memory(host) {
         rounds(&mut shared, 8)?;
         assert_eq!(shared.demoted, 2);
     }
 
-    let locked = advised(&mut toy, 1)?;
-    toy.write(locked.all().every(8), 7)?;
-    all_huge(live, &toy, locked)?;
-    toy.lock(locked.all())?;
-    let mut trimmer = trimmer(live, &toy)?;
+    let locked = advised(&mut process, 1)?;
+    process.write(locked.all().every(8), 7)?;
+    all_huge(host, &process, locked)?;
+    process.lock(locked.all())?;
+    let mut trimmer = trimmer(host, &process)?;
     rounds(&mut trimmer, 20)?;
-    assert_eq!(huge_bytes(live, &toy, locked)?, locked.range().bytes().0);
-    assert_eq!(own_pages(&toy, locked)?, 512);
-    toy.check(heap.all().every(8), 7)?;
-    toy.check(locked.all().every(8), 7)?;
+    assert_eq!(huge_bytes(host, &process, locked)?, locked.range().bytes().0);
+    assert_eq!(own_pages(&process, locked)?, 512);
+    process.check(heap.all().every(8), 7)?;
+    process.check(locked.all().every(8), 7)?;
     Ok(())
 }
 
 /// With small pages it would not be huge again before khugepaged came by.
-pub fn a_window_that_fills_up_after_it_was_split_is_promoted_again(live: &Live) -> Outcome {
+fn a_window_that_fills_up_after_it_was_split_is_promoted_again(host: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
-    if !returns_memory(live) {
+    if !returns_memory(host) {
         return Ok(());
     }
-    let mut toy = ToyProcess::start()?;
-    let heap = advised(&mut toy, 2)?;
-    toy.write(heap.all().every(8), 7)?;
-    all_huge(live, &toy, heap)?;
-    let mut trimmer = trimmer(live, &toy)?;
+    let mut process = TargetProcess::start()?;
+    let heap = advised(&mut process, 2)?;
+    process.write(heap.all().every(8), 7)?;
+    all_huge(host, &process, heap)?;
+    let mut trimmer = trimmer(host, &process)?;
     rounds(&mut trimmer, 6)?;
-    assert_eq!((trimmer.demoted, huge_bytes(live, &toy, heap)?), (2, 0));
-    toy.write(heap.window(0), 7)?;
+    assert_eq!((trimmer.demoted, huge_bytes(host, &process, heap)?), (2, 0));
+    process.write(heap.window(0), 7)?;
     rounds(&mut trimmer, 30)?;
     assert_eq!(trimmer.promoted_again, 1);
-    assert_eq!(huge_bytes(live, &toy, heap)?, 2 << 20);
-    toy.check(heap.window(0), 7)?;
-    toy.check(heap.all().every(8), 7)?;
+    assert_eq!(huge_bytes(host, &process, heap)?, 2 << 20);
+    process.check(heap.window(0), 7)?;
+    process.check(heap.all().every(8), 7)?;
     Ok(())
 }
 
 /// The process stays, its memory does not; then neither.
-pub fn a_program_that_execs_is_trimmed_anew_and_one_that_ends_is_gone(live: &Live) -> Outcome {
+fn a_program_that_execs_is_trimmed_anew_and_one_that_ends_is_gone(host: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
-    let mut toy = ToyProcess::start()?;
-    let heap = advised(&mut toy, 2)?;
-    toy.write(heap.all().every(8), 7)?;
-    let mut trimmer = trimmer(live, &toy)?;
+    let mut process = TargetProcess::start()?;
+    let heap = advised(&mut process, 2)?;
+    process.write(heap.all().every(8), 7)?;
+    let mut trimmer = trimmer(host, &process)?;
     rounds(&mut trimmer, 2)?;
-    toy.exec()?;
-    let fresh = advised(&mut toy, 3)?;
-    toy.write(fresh.all().every(8), 3)?;
-    all_huge(live, &toy, fresh)?;
+    process.exec()?;
+    let fresh = advised(&mut process, 3)?;
+    process.write(fresh.all().every(8), 3)?;
+    all_huge(host, &process, fresh)?;
     let first = rounds(&mut trimmer, 1)?[0];
     assert_eq!((first.huge_windows, first.demoted), (3, 0));
     rounds(&mut trimmer, 6)?;
-    assert!(trimmer.demoted == 3 || !returns_memory(live));
-    toy.check(fresh.all().every(8), 3)?;
-    toy.kill();
+    assert!(trimmer.demoted == 3 || !returns_memory(host));
+    process.check(fresh.all().every(8), 3)?;
+    process.kill();
     let gone = trimmer.round(settings(), clock(), &|| false).expect_err("it has ended");
     assert!(gone.is_gone(), "{gone}");
-    let never = Reader::open(toy.pid()).map(drop).expect_err("it has ended");
+    let never = Reader::open(process.pid()).map(drop).expect_err("it has ended");
     assert!(never.is_gone(), "{never}");
     Ok(())
 }
 
 /// No bound on the machine: a bound on the ratio. A sample must be worth taking.
-pub fn what_a_look_and_a_count_cost(live: &Live) -> Outcome {
+fn what_a_look_and_a_count_cost(host: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
-    let mut toy = ToyProcess::start()?;
-    let heap = advised(&mut toy, 64)?;
-    toy.write(heap.all().every(8), 7)?;
-    all_huge(live, &toy, heap)?;
-    let reader = Reader::open(toy.pid())?;
+    let mut process = TargetProcess::start()?;
+    let heap = advised(&mut process, 64)?;
+    process.write(heap.all().every(8), 7)?;
+    all_huge(host, &process, heap)?;
+    let reader = Reader::open(process.pid())?;
     let windows = heap.windows();
     let cost = |work: &dyn Fn() -> Outcome| -> Result<Duration> {
         let mut best = Duration::MAX;

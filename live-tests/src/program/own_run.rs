@@ -14,7 +14,7 @@ use rustix::thread::{UnshareFlags, unshare_unsafe};
 use super::Wrong;
 
 const SOCKET: &str = "/run/masu/track.sock";
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// Prepares a `/run` (`MODE:OWNER:PATH` makes a folder, `link:PATH` a symbolic link), runs masu for each of `actions` under `umask`, and
 /// prints how each ended, with the first line of its complaint, and in the end the modes of masu's directories.
@@ -65,7 +65,7 @@ pub(super) fn run(masu: &str, umask: &str, prepared: &str, actions: &[String]) -
 
 /// Returns once a user without privileges can connect, or the tracker has ended by itself.
 fn end_when_others_are_served(tracker: &std::process::Child) -> Result<(), Wrong> {
-    let (end, pid) = (Instant::now() + PATIENCE, tracker.id());
+    let (end, pid) = (Instant::now() + TIME_LIMIT, tracker.id());
     let has_ended = || std::fs::read_to_string(format!("/proc/{pid}/stat")).map_or(true, |stat| stat.contains(") Z "));
     while Connection::at(Path::new(SOCKET)).is_err() && !has_ended() {
         if Instant::now() > end {
@@ -78,7 +78,7 @@ fn end_when_others_are_served(tracker: &std::process::Child) -> Result<(), Wrong
     }
     let mut client = Command::new(std::env::current_exe()?);
     let connected =
-        client.args([super::FLAG, "track-crowd", "4001", SOCKET, "1"]).uid(0).stdin(Stdio::null()).output()?;
+        client.args([super::FLAG, "track-clients", "4001", SOCKET, "1"]).uid(0).stdin(Stdio::null()).output()?;
     println!("client={}", String::from_utf8_lossy(&connected.stdout).trim());
     let pid = Pid::from_raw(pid.cast_signed()).ok_or("no process")?;
     Ok(kill_process(pid, Signal::INT)?)

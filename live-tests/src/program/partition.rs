@@ -30,8 +30,8 @@ pub(crate) fn make(changes: &mut Changes<'_, '_, Rooted>) -> Result<linux::resct
 pub(super) fn partition(root: &str, journal: &str) -> Result<(), Wrong> {
     let host = Rooted::host();
     let resctrl = Resctrl::at(&host, root)?;
-    let mut knobs = HostSettings::open(&host, Path::new(journal))?;
-    let mut changes = resctrl.change(&mut knobs, &mut |_| false)?;
+    let mut settings = HostSettings::open(&host, Path::new(journal))?;
+    let mut changes = resctrl.change(&mut settings, &mut |_| false)?;
     let _own = make(&mut changes)?;
     drop(changes);
     println!("done=1");

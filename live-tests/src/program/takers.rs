@@ -15,7 +15,7 @@ const PAGE: usize = 4096;
 pub(super) fn maps(count: u64, pages: u64) -> Result<(), Wrong> {
     let bytes = usize::try_from(pages)? * PAGE;
     for _ in 0..count {
-        let mut file = File::from(memfd_create("stranger", MemfdFlags::CLOEXEC)?);
+        let mut file = File::from(memfd_create("other-user", MemfdFlags::CLOEXEC)?);
         file.write_all(&vec![0xc3; bytes])?;
         let rights = ProtFlags::READ | ProtFlags::EXEC;
         // SAFETY: a new mapping at an address that the kernel chooses, which no code runs or reads.

@@ -45,17 +45,17 @@ pub struct Trial {
 }
 
 /// One attempt: addresses of its buffers, and its open descriptors.
-pub struct Stage {
+pub struct Attempt {
     base: u64,
     free_page: u64,
-    home: BTreeMap<u64, Vec<u8>>,
+    stored: BTreeMap<u64, Vec<u8>>,
     needed: BTreeSet<u64>,
     open: Vec<OwnedFd>,
 }
 
-impl Stage {
+impl Attempt {
     fn new(base: u64) -> Self {
-        Stage { base, free_page: 1, home: BTreeMap::new(), needed: BTreeSet::new(), open: Vec::new() }
+        Attempt { base, free_page: 1, stored: BTreeMap::new(), needed: BTreeSet::new(), open: Vec::new() }
     }
 
     fn place(&mut self, bytes: &[u8], needed: bool) -> u64 {
@@ -71,7 +71,7 @@ impl Stage {
     fn fill(&mut self, start: u64, bytes: &[u8], needed: bool) {
         for (at, byte) in (start..).zip(bytes) {
             let page = at & !(PAGE - 1);
-            self.home.entry(page).or_insert_with(|| vec![0; PAGE as usize])[(at % PAGE) as usize] = *byte;
+            self.stored.entry(page).or_insert_with(|| vec![0; PAGE as usize])[(at % PAGE) as usize] = *byte;
             if needed {
                 self.needed.insert(page);
             }
@@ -99,7 +99,7 @@ impl Stage {
     }
 
     /// Zeros, all of which the kernel is known to touch.
-    pub fn room(&mut self, bytes: usize) -> u64 {
+    pub fn buffer(&mut self, bytes: usize) -> u64 {
         self.put(&vec![0; bytes])
     }
 
@@ -132,10 +132,10 @@ impl Stage {
     }
 }
 
-impl Memory for Stage {
+impl Memory for Attempt {
     fn word(&self, address: u64) -> Option<u64> {
         let (page, at) = (address & !(PAGE - 1), (address % PAGE) as usize);
-        self.home.get(&page).map(|bytes| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap()))
+        self.stored.get(&page).map(|bytes| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap()))
     }
 
     fn is_own_process(&self, pid: u32) -> bool {
@@ -201,15 +201,15 @@ impl Trial {
     fn attempt(
         &self,
         number: u32,
-        prepare: &mut dyn FnMut(&mut Stage) -> [u64; 6],
+        prepare: &mut dyn FnMut(&mut Attempt) -> [u64; 6],
         bring: Bring,
     ) -> (i64, BTreeSet<u64>, Option<String>) {
         // SAFETY: nothing but these trials uses the arena.
         unsafe { libc::madvise(self.base as *mut _, (ARENA_PAGES * PAGE) as usize, libc::MADV_DONTNEED) };
-        let mut stage = Stage::new(self.base);
-        let call = Call { number, arguments: prepare(&mut stage) };
+        let mut attempt = Attempt::new(self.base);
+        let call = Call { number, arguments: prepare(&mut attempt) };
         let mut named = Vec::<Buffer>::new();
-        let known = buffers(call, &stage, &mut |buffer| named.push(buffer));
+        let known = buffers(call, &attempt, &mut |buffer| named.push(buffer));
         assert_eq!(known, Known::Yes, "{:?}", number::name(number));
         let arena = self.base..self.base + ARENA_PAGES * PAGE;
         let pages = |buffer: &Buffer| {
@@ -226,7 +226,7 @@ impl Trial {
         }
         let zeros = vec![0; PAGE as usize];
         for page in &brought {
-            let from = stage.home.get(page).unwrap_or(&zeros).as_ptr() as u64;
+            let from = attempt.stored.get(page).unwrap_or(&zeros).as_ptr() as u64;
             assert!(self.ioctl(0xc028_aa03, &mut [*page, from, PAGE, 0, 0]), "UFFDIO_COPY");
         }
         let result = make(call.number, call.arguments);
@@ -234,7 +234,7 @@ impl Trial {
         for page in &brought {
             // SAFETY: the page was brought above, and nothing takes it away.
             let now = unsafe { std::slice::from_raw_parts(*page as *const u8, PAGE as usize) };
-            let before = stage.home.get(page).unwrap_or(&zeros);
+            let before = attempt.stored.get(page).unwrap_or(&zeros);
             for at in (0..PAGE).filter(|at| now[*at as usize] != before[*at as usize]) {
                 let address = page + at;
                 let written = named.iter().any(|buffer| {
@@ -245,11 +245,11 @@ impl Trial {
                 }
             }
         }
-        (result, stage.needed, strange)
+        (result, attempt.needed, strange)
     }
 
     /// Tries one call. `prepare` is run before each attempt and returns the arguments.
-    pub fn call(&mut self, number: u32, good: Good, mut prepare: impl FnMut(&mut Stage) -> [u64; 6]) {
+    pub fn call(&mut self, number: u32, good: Good, mut prepare: impl FnMut(&mut Attempt) -> [u64; 6]) {
         let name = number::name(number).unwrap();
         let (full, needed, strange) = self.attempt(number, &mut prepare, Bring::Named);
         let (none, _, _) = self.attempt(number, &mut prepare, Bring::Nothing);
@@ -257,7 +257,7 @@ impl Trial {
         let refusals = [libc::ENOSYS, libc::EPERM, libc::EACCES, libc::EOPNOTSUPP].map(|errno| -i64::from(errno));
         let unknown = full == none && full == -i64::from(libc::EINVAL);
         if !good.is(full) && (unknown || refusals.contains(&full)) {
-            let arguments = prepare(&mut Stage::new(self.base));
+            let arguments = prepare(&mut Attempt::new(self.base));
             let why = std::io::Error::from_raw_os_error(-full as i32);
             self.absent.push(format!("{name} {:#x} {:#x}: {why}", arguments[0], arguments[1]));
             return;

@@ -15,7 +15,7 @@
 mod arena;
 mod files;
 mod numbers;
-mod people;
+mod processes;
 mod streams;
 mod time;
 
@@ -32,7 +32,7 @@ fn the_kernel_finds_all_pages_that_the_table_names_and_needs_no_other() {
     files::trial(&mut trial, folder.path().to_str().unwrap());
     streams::trial(&mut trial, folder.path().to_str().unwrap());
     time::trial(&mut trial);
-    people::trial(&mut trial, folder.path().to_str().unwrap());
+    processes::trial(&mut trial, folder.path().to_str().unwrap());
     println!("{}", trial.report());
     assert!(trial.wrong.is_empty(), "{:#?}", trial.wrong);
     assert!(trial.held >= 150, "only {} calls could be tried", trial.held);

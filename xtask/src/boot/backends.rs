@@ -120,10 +120,12 @@ fn tables(page: &mut String, columns: &[Column]) {
         ((*name).to_owned(), columns.iter().map(|column| words(&column.facts["facts"][key])).collect())
     });
     table("fact", facts.collect());
-    let needs = first.facts["needs"].as_object().into_iter().flatten().filter(|(_, offer)| !offer.is_null());
-    let needs = needs
-        .map(|(need, _)| (need.clone(), columns.iter().map(|column| words(&column.facts["needs"][need])).collect()));
-    table("what live tests need", needs.collect());
+    let requirements =
+        first.facts["requirements"].as_object().into_iter().flatten().filter(|(_, capability)| !capability.is_null());
+    let requirements = requirements.map(|(name, _)| {
+        (name.clone(), columns.iter().map(|column| words(&column.facts["requirements"][name])).collect())
+    });
+    table("what live tests need", requirements.collect());
     why_not(page, columns);
 }
 
@@ -195,7 +197,7 @@ mod tests {
             },
             "hugepages": [{ "part": "measuring again", "backend": if pagemap_scan { "pagemap-scan" } else { "smaps" }, "missing": missing }],
             "larger": [{ "part": "faults", "backend": if pagemap_scan { "move" } else { "copy" }, "missing": moves }],
-            "needs": { "root": null, "PAGEMAP_SCAN": if pagemap_scan { "yes" } else { "no: ENOTTY" } },
+            "requirements": { "root": null, "PAGEMAP_SCAN": if pagemap_scan { "yes" } else { "no: ENOTTY" } },
         });
         Column { kernel: kernel.to_owned(), levels: 4, facts }
     }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::cases::programs::{self, PATIENCE, Running, Said};
+use crate::cases::programs::{self, Running, Said, TIME_LIMIT};
 
 /// A running emulator. Dropping it unmounts it and removes its directory.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ impl Emulator {
         fs::set_permissions(&emulator.folder, fs::Permissions::from_mode(0o755))?;
         command.arg(emulator.root()).arg("--control").arg(emulator.socket()).args(arguments);
         emulator.running = Some(Running::start(&mut command)?);
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIME_LIMIT;
         while !emulator.root().join("schemata").exists() {
             let ended = emulator.running.as_mut().map(|running| running.0.try_wait()).transpose()?.flatten();
             if ended.is_some() || Instant::now() > deadline {
@@ -83,7 +83,7 @@ impl Drop for Emulator {
         let _ = rustix::mount::unmount(self.root(), rustix::mount::UnmountFlags::DETACH);
         // Its guard removes the rest.
         drop(self.running.take());
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIME_LIMIT;
         while is_mounted(&self.root()) && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(2));
         }

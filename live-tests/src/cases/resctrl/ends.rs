@@ -12,13 +12,13 @@ use super::emulator::{Emulator, is_mounted, program};
 use crate::cases::Outcome;
 use crate::cases::programs::Running;
 use crate::cases::run::Folder;
-use crate::live::Live;
+use crate::host::Host;
 
 /// User id of nobody, which owns nothing.
 const NOBODY_UID: u32 = 65534;
 
 /// As with nohup(1): SIGHUP is ignored. And its output cannot be written.
-pub fn what_was_ignored_at_the_start_stays_so_and_nobody_need_listen(_: &Live) -> Outcome {
+pub fn what_was_ignored_at_the_start_stays_so_and_nobody_need_listen(_: &Host) -> Outcome {
     let mut shell = Command::new("/bin/sh");
     shell.args(["-c", "trap '' HUP; exec \"$0\" \"$@\" >/dev/full"]).arg(program()?.get_program());
     let mut emulator = Emulator::start_by(shell, &[])?;
@@ -34,7 +34,7 @@ pub fn what_was_ignored_at_the_start_stays_so_and_nobody_need_listen(_: &Live) -
 }
 
 /// The kernel can be told to end a FUSE file system: fusectl, FUSE's documentation, "Aborting a filesystem connection".
-pub fn a_connection_that_is_cut_off_is_an_error(_: &Live) -> Outcome {
+pub fn a_connection_that_is_cut_off_is_an_error(_: &Host) -> Outcome {
     let mut emulator = Emulator::start(&[])?;
     let root = emulator.root();
     let number = fs::metadata(&root)?.dev();
@@ -56,7 +56,7 @@ pub fn a_connection_that_is_cut_off_is_an_error(_: &Live) -> Outcome {
 }
 
 /// Neither does a second one take it from the first, nor does it remove it.
-pub fn one_emulator_listens_at_a_socket(_: &Live) -> Outcome {
+pub fn one_emulator_listens_at_a_socket(_: &Host) -> Outcome {
     let emulator = Emulator::start(&[])?;
     let other = emulator.root().with_file_name("other");
     fs::create_dir(&other)?;
@@ -76,7 +76,7 @@ pub fn one_emulator_listens_at_a_socket(_: &Live) -> Outcome {
 }
 
 /// By a user who may not mount.
-pub fn a_mount_that_fails_leaves_nothing_behind(_: &Live) -> Outcome {
+pub fn a_mount_that_fails_leaves_nothing_behind(_: &Host) -> Outcome {
     let folder = Folder::make("resctrl-ends")?;
     let (own, root, socket) = (folder.0.join("program"), folder.0.join("root"), folder.0.join("control"));
     fs::copy(program()?.get_program(), &own)?;

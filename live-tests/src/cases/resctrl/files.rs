@@ -8,15 +8,15 @@ use libtest_mimic::Failed;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-use super::subject::{OwnGroup, Shown, Subject, Trial, errno_of, mask_of, not, read_again, written};
+use super::mount::{Mount, OwnGroup, Shown, Trial, errno_of, mask_of, not, read_again, written};
 
 fn errno<T>(outcome: std::io::Result<T>) -> Result<(), Errno> {
     outcome.map(drop).map_err(|error| errno_of(&error))
 }
 
 /// kernfs: `cat` and `echo` work on them, `ls` shows no size.
-pub(crate) fn files_have_the_kernels_rights_and_no_size(subject: &Subject) -> Trial {
-    let group = subject.group("web")?;
+pub(crate) fn files_have_the_kernels_rights_and_no_size(mount: &Mount) -> Trial {
+    let group = mount.group("web")?;
     for (path, mode) in
         [("schemata", 0o644), ("tasks", 0o644), ("mode", 0o644), ("cpus", 0o644), ("cpus_list", 0o644), ("size", 0o444)]
     {
@@ -24,10 +24,10 @@ pub(crate) fn files_have_the_kernels_rights_and_no_size(subject: &Subject) -> Tr
         assert_eq!((about.permissions().mode() & 0o7777, about.len()), (mode, 0), "{path}");
     }
     for (path, mode) in [("", 0o555), ("info", 0o555), ("info/last_cmd_status", 0o444)] {
-        assert_eq!(fs::metadata(subject.root.join(path))?.mode() & 0o7777, mode, "{path:?}");
+        assert_eq!(fs::metadata(mount.root.join(path))?.mode() & 0o7777, mode, "{path:?}");
     }
-    if subject.monitors {
-        let counters = group.file(&format!("mon_data/mon_L3_{:02}", subject.caches[0]));
+    if mount.monitors {
+        let counters = group.file(&format!("mon_data/mon_L3_{:02}", mount.caches[0]));
         for file in fs::read_dir(counters)? {
             let about = file?.metadata()?;
             assert!(about.is_dir() || about.mode() & 0o7777 == 0o444);
@@ -37,18 +37,18 @@ pub(crate) fn files_have_the_kernels_rights_and_no_size(subject: &Subject) -> Tr
 }
 
 /// Also by root: kernfs itself checks a file's rights when it is opened.
-pub(crate) fn what_is_only_read_is_not_opened_for_writing(subject: &Subject) -> Trial {
-    for path in ["size", "info/last_cmd_status", &format!("info/{}/cbm_mask", subject.lines[0])] {
-        let opened = OpenOptions::new().write(true).open(subject.root.join(path));
+pub(crate) fn what_is_only_read_is_not_opened_for_writing(mount: &Mount) -> Trial {
+    for path in ["size", "info/last_cmd_status", &format!("info/{}/cbm_mask", mount.lines[0])] {
+        let opened = OpenOptions::new().write(true).open(mount.root.join(path));
         assert_eq!(errno(opened), Err(Errno::ACCESS), "{path}");
-        assert!(!subject.read(path)?.is_empty(), "{path}");
+        assert!(!mount.read(path)?.is_empty(), "{path}");
     }
     Ok(Shown::Kept)
 }
 
 /// Only directories of groups are made or removed.
-pub(crate) fn files_come_and_go_with_their_group_alone(subject: &Subject) -> Trial {
-    let group = subject.group("web")?;
+pub(crate) fn files_come_and_go_with_their_group_alone(mount: &Mount) -> Trial {
+    let group = mount.group("web")?;
     assert_eq!(
         errno(OpenOptions::new().write(true).create(true).truncate(true).open(group.file("none"))),
         Err(Errno::ACCESS)
@@ -63,20 +63,20 @@ pub(crate) fn files_come_and_go_with_their_group_alone(subject: &Subject) -> Tri
 }
 
 /// rdtgroup_mkdir: in the root, and in mon_groups.
-pub(crate) fn groups_are_made_in_the_root_and_in_mon_groups_alone(subject: &Subject) -> Trial {
-    let group = subject.group("web")?;
-    let monitor = subject.monitors.then(|| group.monitor("vm")).transpose()?;
-    let info = subject.root.join("info");
-    let in_info = if subject.monitors { Errno::NODEV } else { Errno::PERM };
+pub(crate) fn groups_are_made_in_the_root_and_in_mon_groups_alone(mount: &Mount) -> Trial {
+    let group = mount.group("web")?;
+    let monitor = mount.monitors.then(|| group.monitor("vm")).transpose()?;
+    let info = mount.root.join("info");
+    let in_info = if mount.monitors { Errno::NODEV } else { Errno::PERM };
     let mut refusals = vec![
         (group.path.clone(), Errno::EXIST),
         (info.clone(), Errno::EXIST),
         (group.file("inner"), Errno::PERM),
         (info.join("inner"), in_info),
-        (info.join(&subject.lines[0]).join("inner"), in_info),
+        (info.join(&mount.lines[0]).join("inner"), in_info),
         (group.path.with_file_name("masu-live-a\nb"), Errno::INVAL),
         (group.file("tasks/inner"), Errno::NOTDIR),
-        (subject.root.join("masu-live-none/inner"), Errno::NOENT),
+        (mount.root.join("masu-live-none/inner"), Errno::NOENT),
     ];
     if monitor.is_some() {
         refusals.push((group.file("mon_groups/vm/inner"), Errno::PERM));
@@ -91,13 +91,13 @@ pub(crate) fn groups_are_made_in_the_root_and_in_mon_groups_alone(subject: &Subj
 }
 
 /// rdtgroup_rmdir: and with a group its files, which is no obstacle.
-pub(crate) fn only_groups_are_removed(subject: &Subject) -> Trial {
-    let group = subject.group("web")?;
-    for path in [subject.root.join("info"), subject.root.join("info").join(&subject.lines[0])] {
+pub(crate) fn only_groups_are_removed(mount: &Mount) -> Trial {
+    let group = mount.group("web")?;
+    for path in [mount.root.join("info"), mount.root.join("info").join(&mount.lines[0])] {
         assert_eq!(errno(fs::remove_dir(&path)), Err(Errno::PERM), "{}", path.display());
     }
     assert_eq!(errno(fs::remove_dir(group.file("tasks"))), Err(Errno::NOTDIR));
-    if subject.monitors {
+    if mount.monitors {
         assert_eq!(errno(fs::remove_dir(group.file("mon_data"))), Err(Errno::PERM));
         assert_eq!(errno(fs::remove_dir(group.file("mon_groups"))), Err(Errno::PERM));
         let monitor = group.monitor("vm")?;
@@ -110,35 +110,35 @@ pub(crate) fn only_groups_are_removed(subject: &Subject) -> Trial {
 }
 
 /// kernfs: a file that was removed while it was open answers no more.
-pub(crate) fn an_open_file_of_a_removed_group_answers_no_more(subject: &Subject) -> Trial {
-    let group = subject.group("web")?;
+pub(crate) fn an_open_file_of_a_removed_group_answers_no_more(mount: &Mount) -> Trial {
+    let group = mount.group("web")?;
     let schemata = OpenOptions::new().read(true).write(true).open(group.file("schemata"))?;
     read_again(&schemata)?;
     fs::remove_dir(&group.path)?;
     assert_eq!(read_again(&schemata), Err(Errno::NODEV));
-    assert_eq!(written(&schemata, format!("{}f\n", subject.first()).as_bytes()), Err(Errno::NODEV));
+    assert_eq!(written(&schemata, format!("{}f\n", mount.first()).as_bytes()), Err(Errno::NODEV));
     Ok(Shown::Kept)
 }
 
 /// atomic_write_len: one write(2) is one command, wherever in the file it is; more than a page is none.
-pub(crate) fn a_write_is_one_command_of_a_page_at_most(subject: &Subject) -> Trial {
-    let group = subject.group("web")?;
+pub(crate) fn a_write_is_one_command_of_a_page_at_most(mount: &Mount) -> Trial {
+    let group = mount.group("web")?;
     let file = File::options().write(true).open(group.file("schemata"))?;
     for mask in [0xf_u64, 0x1e] {
-        written(&file, format!("{}{mask:x}\n", subject.first()).as_bytes())?;
-        assert_eq!(mask_of(&group.path, &subject.lines[0], subject.caches[0])?, mask);
+        written(&file, format!("{}{mask:x}\n", mount.first()).as_bytes())?;
+        assert_eq!(mask_of(&group.path, &mount.lines[0], mount.caches[0])?, mask);
     }
-    let command = format!("{}f\n", subject.first());
+    let command = format!("{}f\n", mount.first());
     let padded = |bytes: usize| format!("{command:>bytes$}");
     written(&file, padded(4096).as_bytes())?;
     assert_eq!(written(&file, padded(4097).as_bytes()), Err(Errno::TOOBIG));
-    assert_eq!(mask_of(&group.path, &subject.lines[0], subject.caches[0])?, 0xf);
+    assert_eq!(mask_of(&group.path, &mount.lines[0], mount.caches[0])?, 0xf);
     Ok(Shown::Kept)
 }
 
 /// seq_read: also before the beginning was read.
-pub(crate) fn reading_may_begin_anywhere(subject: &Subject) -> Trial {
-    let group = subject.group("web")?;
+pub(crate) fn reading_may_begin_anywhere(mount: &Mount) -> Trial {
+    let group = mount.group("web")?;
     let whole = group.read("schemata")?;
     let mut piece = vec![0; whole.len()];
     let count = File::open(group.file("schemata"))?.read_at(&mut piece, 4)?;
@@ -146,49 +146,49 @@ pub(crate) fn reading_may_begin_anywhere(subject: &Subject) -> Trial {
     Ok(Shown::Kept)
 }
 
-/// Documentation/filesystems/resctrl.rst, "Locking in resctrl"; the subject holds the lock.
-pub(crate) fn the_lock_on_the_root_keeps_others_out(subject: &Subject) -> Trial {
-    let root = File::open(&subject.root)?;
+/// Documentation/filesystems/resctrl.rst, "Locking in resctrl"; the mount holds the lock.
+pub(crate) fn the_lock_on_the_root_keeps_others_out(mount: &Mount) -> Trial {
+    let root = File::open(&mount.root)?;
     assert_eq!(flock(&root, FlockOperation::NonBlockingLockExclusive), Err(Errno::WOULDBLOCK));
     assert_eq!(flock(&root, FlockOperation::NonBlockingLockShared), Err(Errno::WOULDBLOCK));
     Ok(Shown::Kept)
 }
 
 /// `info/last_cmd_status`: the last command of any user.
-pub(crate) fn the_status_is_that_of_the_last_command(subject: &Subject) -> Trial {
-    let group = subject.group("web")?;
-    assert_eq!(subject.status()?, "ok\n", "after mkdir");
-    subject.refuses(&group.file("mode"), "nonsense\n", Errno::INVAL, "Unknown or unsupported mode\n")?;
-    subject.read("schemata")?;
-    assert!(subject.status()?.starts_with("Unknown"), "reading is no command");
+pub(crate) fn the_status_is_that_of_the_last_command(mount: &Mount) -> Trial {
+    let group = mount.group("web")?;
+    assert_eq!(mount.status()?, "ok\n", "after mkdir");
+    mount.refuses(&group.file("mode"), "nonsense\n", Errno::INVAL, "Unknown or unsupported mode\n")?;
+    mount.read("schemata")?;
+    assert!(mount.status()?.starts_with("Unknown"), "reading is no command");
     group.write("mode", "shareable\n")?;
-    assert_eq!(subject.status()?, "ok\n");
+    assert_eq!(mount.status()?, "ok\n");
     Ok(Shown::Kept)
 }
 
 /// A missing newline: the text is not even taken for a command.
-pub(crate) fn a_command_without_a_newline_is_none(subject: &Subject) -> Trial {
-    let group = subject.group("web")?;
-    subject.refuses(&group.file("mode"), "nonsense\n", Errno::INVAL, "Unknown or unsupported mode\n")?;
-    for (file, text) in [("schemata", format!("{}f", subject.first())), ("mode", "shareable".to_owned())] {
-        subject.refuses(&group.file(file), &text, Errno::INVAL, "Unknown or unsupported mode\n")?;
+pub(crate) fn a_command_without_a_newline_is_none(mount: &Mount) -> Trial {
+    let group = mount.group("web")?;
+    mount.refuses(&group.file("mode"), "nonsense\n", Errno::INVAL, "Unknown or unsupported mode\n")?;
+    for (file, text) in [("schemata", format!("{}f", mount.first())), ("mode", "shareable".to_owned())] {
+        mount.refuses(&group.file(file), &text, Errno::INVAL, "Unknown or unsupported mode\n")?;
     }
     Ok(Shown::Kept)
 }
 
-fn moved(subject: &Subject, from: &Path, to: &Path, expected: Errno, words: &str) -> Result<(), Failed> {
+fn moved(mount: &Mount, from: &Path, to: &Path, expected: Errno, words: &str) -> Result<(), Failed> {
     let what = format!("{} to {}", from.display(), to.display());
-    subject.said(&what, errno(fs::rename(from, to)), expected, words)
+    mount.said(&what, errno(fs::rename(from, to)), expected, words)
 }
 
 /// rdtgroup_rename: only monitoring groups, only to another mon_groups.
-pub(crate) fn a_monitoring_group_moves_and_nothing_else_does(subject: &Subject) -> Trial {
-    if !subject.monitors {
+pub(crate) fn a_monitoring_group_moves_and_nothing_else_does(mount: &Mount) -> Trial {
+    if !mount.monitors {
         return not("nothing is monitored here");
     }
-    let (web, db) = (subject.group("web")?, subject.group("db")?);
+    let (web, db) = (mount.group("web")?, mount.group("db")?);
     let vm = web.monitor("vm")?;
-    let shell = super::subject::Shell::start(0)?;
+    let shell = super::mount::Shell::start(0)?;
     for group in [&web, &vm] {
         group.write("tasks", &shell.pid().to_string())?;
     }
@@ -197,13 +197,13 @@ pub(crate) fn a_monitoring_group_moves_and_nothing_else_does(subject: &Subject) 
     assert!(db.has(shell.pid())? && moved_vm.has(shell.pid())? && !web.has(shell.pid())?);
     let other = web.monitor("other")?;
     let words = "Source must be a MON group\n";
-    moved(subject, &web.path, &web.path.with_extension("2"), Errno::PERM, words)?;
-    moved(subject, &web.path, &db.file("mon_groups/web"), Errno::PERM, words)?;
+    moved(mount, &web.path, &web.path.with_extension("2"), Errno::PERM, words)?;
+    moved(mount, &web.path, &db.file("mon_groups/web"), Errno::PERM, words)?;
     let words = "Destination must be a mon_groups subdirectory\n";
-    moved(subject, &moved_vm.path, &web.path.with_extension("2"), Errno::PERM, words)?;
-    moved(subject, &web.file("tasks"), &web.file("tasks2"), Errno::PERM, "Source and destination must be directories")?;
+    moved(mount, &moved_vm.path, &web.path.with_extension("2"), Errno::PERM, words)?;
+    moved(mount, &web.file("tasks"), &web.file("tasks2"), Errno::PERM, "Source and destination must be directories")?;
     assert_eq!(errno(fs::rename(&moved_vm.path, &other.path)), Err(Errno::EXIST));
-    assert_eq!(errno(fs::rename(subject.root.join("info"), subject.root.join("info2"))), Err(Errno::NOENT));
+    assert_eq!(errno(fs::rename(mount.root.join("info"), mount.root.join("info2"))), Err(Errno::NOENT));
     fs::rename(&moved_vm.path, &vm.path)?;
     assert!(web.has(shell.pid())?);
     Ok(Shown::Kept)

@@ -3,10 +3,10 @@
 use libtest_mimic::Failed;
 use rustix::io::Errno;
 
-use super::subject::{OwnGroup, Shown, Subject, Trial, mask_of, not};
+use super::mount::{Mount, OwnGroup, Shown, Trial, mask_of, not};
 
-fn mask(subject: &Subject, group: &OwnGroup) -> Result<u64, Failed> {
-    mask_of(&group.path, &subject.lines[0], subject.caches[0])
+fn mask(mount: &Mount, group: &OwnGroup) -> Result<u64, Failed> {
+    mask_of(&group.path, &mount.lines[0], mount.caches[0])
 }
 
 /// Values of `schemata` and `size`, by line and cache, as text.
@@ -16,9 +16,9 @@ fn value(text: &str, line: &str, cache: u32) -> Option<String> {
 }
 
 /// Documentation/filesystems/resctrl.rst: "you only need to specify those values which you wish to change".
-pub(crate) fn any_part_can_be_written_and_the_rest_stays(subject: &Subject) -> Trial {
-    let group = subject.group("web")?;
-    let (line, last) = (subject.lines[0].clone(), *subject.caches.last().ok_or("no cache")?);
+pub(crate) fn any_part_can_be_written_and_the_rest_stays(mount: &Mount) -> Trial {
+    let group = mount.group("web")?;
+    let (line, last) = (mount.lines[0].clone(), *mount.caches.last().ok_or("no cache")?);
     let others = |text: String| {
         text.lines().filter(|other| !other.trim().starts_with(&line)).map(str::to_owned).collect::<Vec<_>>()
     };
@@ -27,9 +27,9 @@ pub(crate) fn any_part_can_be_written_and_the_rest_stays(subject: &Subject) -> T
         group.write("schemata", &format!("{line}:{last}={form}\n"))?;
         assert_eq!(mask_of(&group.path, &line, last)?, expected, "{form}");
         assert_eq!(others(group.read("schemata")?), before);
-        assert_eq!(subject.status()?, "ok\n");
+        assert_eq!(mount.status()?, "ok\n");
     }
-    for cache in &subject.caches[..subject.caches.len() - 1] {
+    for cache in &mount.caches[..mount.caches.len() - 1] {
         assert_ne!(mask_of(&group.path, &line, *cache)?, 0x1e, "cache {cache}");
     }
     group.write("schemata", &format!(" {line} :{last}=f\n"))?;
@@ -38,10 +38,10 @@ pub(crate) fn any_part_can_be_written_and_the_rest_stays(subject: &Subject) -> T
 }
 
 /// rdtgroup_schemata_write, parse_line: each with its words, and nothing changes.
-pub(crate) fn what_is_not_understood_is_named(subject: &Subject) -> Trial {
-    let group = subject.group("web")?;
-    let (line, first) = (&subject.lines[0], subject.first());
-    let cache = subject.caches[0];
+pub(crate) fn what_is_not_understood_is_named(mount: &Mount) -> Trial {
+    let group = mount.group("web")?;
+    let (line, first) = (&mount.lines[0], mount.first());
+    let cache = mount.caches[0];
     let value = format!("Missing '{line}' value\n");
     let duplicate = format!("Duplicate domain {cache}\n");
     let cases = [
@@ -59,102 +59,97 @@ pub(crate) fn what_is_not_understood_is_named(subject: &Subject) -> Trial {
     ];
     let before = group.read("schemata")?;
     for (text, words) in cases {
-        subject.refuses(&group.file("schemata"), &text, Errno::INVAL, words)?;
+        mount.refuses(&group.file("schemata"), &text, Errno::INVAL, words)?;
         assert_eq!(group.read("schemata")?, before, "{text:?}");
     }
     Ok(Shown::Kept)
 }
 
 /// Up to Linux 6.19 without a word.
-pub(crate) fn an_unknown_cache_is_refused(subject: &Subject) -> Trial {
-    let group = subject.group("web")?;
-    let text = format!("{}:4094=f\n", subject.lines[0]);
-    match subject.refuses(&group.file("schemata"), &text, Errno::INVAL, "ok\n") {
-        Err(_) if subject.is_the_kernels() => {
-            subject.refuses(&group.file("schemata"), &text, Errno::INVAL, "Invalid domain 4094\n")?;
+pub(crate) fn an_unknown_cache_is_refused(mount: &Mount) -> Trial {
+    let group = mount.group("web")?;
+    let text = format!("{}:4094=f\n", mount.lines[0]);
+    match mount.refuses(&group.file("schemata"), &text, Errno::INVAL, "ok\n") {
+        Err(_) if mount.is_the_kernels() => {
+            mount.refuses(&group.file("schemata"), &text, Errno::INVAL, "Invalid domain 4094\n")?;
         }
         outcome => outcome?,
     }
     // The valid part of the same line is not applied, either.
     let before = group.read("schemata")?;
-    assert_eq!(group.write("schemata", &format!("{}f;4094=f\n", subject.first())), Err(Errno::INVAL));
+    assert_eq!(group.write("schemata", &format!("{}f;4094=f\n", mount.first())), Err(Errno::INVAL));
     assert_eq!(group.read("schemata")?, before);
     Ok(Shown::Kept)
 }
 
 /// cbm_validate: within all ways; not empty, unless a class may have none.
-pub(crate) fn a_mask_is_within_all_ways(subject: &Subject) -> Trial {
-    let group = subject.group("web")?;
-    let first = subject.first();
-    for beyond in [subject.all + 1, subject.all << 1] {
-        subject.refuses(
-            &group.file("schemata"),
-            &format!("{first}{beyond:x}\n"),
-            Errno::INVAL,
-            "Mask out of range\n",
-        )?;
+pub(crate) fn a_mask_is_within_all_ways(mount: &Mount) -> Trial {
+    let group = mount.group("web")?;
+    let first = mount.first();
+    for beyond in [mount.all + 1, mount.all << 1] {
+        mount.refuses(&group.file("schemata"), &format!("{first}{beyond:x}\n"), Errno::INVAL, "Mask out of range\n")?;
     }
     let empty = format!("{first}0\n");
-    if subject.min_ways > 0 {
-        subject.refuses(&group.file("schemata"), &empty, Errno::INVAL, "Mask out of range\n")?;
+    if mount.min_ways > 0 {
+        mount.refuses(&group.file("schemata"), &empty, Errno::INVAL, "Mask out of range\n")?;
     } else {
         group.write("schemata", &empty)?;
-        assert_eq!(mask(subject, &group)?, 0);
+        assert_eq!(mask(mount, &group)?, 0);
     }
-    group.write("schemata", &format!("{first}{:x}\n", subject.all))?;
-    assert_eq!(mask(subject, &group)?, subject.all);
+    group.write("schemata", &format!("{first}{:x}\n", mount.all))?;
+    assert_eq!(mask(mount, &group)?, mount.all);
     Ok(Shown::Kept)
 }
 
 /// cbm_validate: ways in a row, unless `sparse_masks`.
-pub(crate) fn a_mask_has_no_holes_unless_the_machine_takes_them(subject: &Subject) -> Trial {
-    let group = subject.group("web")?;
-    let text = format!("{}3c3\n", subject.first());
-    if subject.sparse {
+pub(crate) fn a_mask_has_no_holes_unless_the_machine_takes_them(mount: &Mount) -> Trial {
+    let group = mount.group("web")?;
+    let text = format!("{}3c3\n", mount.first());
+    if mount.sparse {
         group.write("schemata", &text)?;
-        assert_eq!(mask(subject, &group)?, 0x3c3);
+        assert_eq!(mask(mount, &group)?, 0x3c3);
     } else {
-        subject.refuses(&group.file("schemata"), &text, Errno::INVAL, "The mask 3c3 has non-consecutive 1-bits\n")?;
+        mount.refuses(&group.file("schemata"), &text, Errno::INVAL, "The mask 3c3 has non-consecutive 1-bits\n")?;
     }
     Ok(Shown::Kept)
 }
 
 /// cbm_validate: `min_cbm_bits` in the first run.
-pub(crate) fn a_mask_is_long_enough(subject: &Subject) -> Trial {
-    if subject.min_ways < 2 {
+pub(crate) fn a_mask_is_long_enough(mount: &Mount) -> Trial {
+    if mount.min_ways < 2 {
         return not("a single way is enough here");
     }
-    let group = subject.group("web")?;
-    let words = format!("Need at least {} bits in the mask\n", subject.min_ways);
-    subject.refuses(&group.file("schemata"), &format!("{}1\n", subject.first()), Errno::INVAL, &words)?;
-    group.write("schemata", &format!("{}{:x}\n", subject.first(), (1_u64 << subject.min_ways) - 1))?;
+    let group = mount.group("web")?;
+    let words = format!("Requirement at least {} bits in the mask\n", mount.min_ways);
+    mount.refuses(&group.file("schemata"), &format!("{}1\n", mount.first()), Errno::INVAL, &words)?;
+    group.write("schemata", &format!("{}{:x}\n", mount.first(), (1_u64 << mount.min_ways) - 1))?;
     Ok(Shown::Kept)
 }
 
 /// Staged configurations: several lines are applied when all are understood.
-pub(crate) fn several_lines_are_taken_together_or_not_at_all(subject: &Subject) -> Trial {
-    let group = subject.group("web")?;
-    let good = format!("{}f\n", subject.first());
-    group.write("schemata", &format!("{}1e\n", subject.first()))?;
-    let bad = match subject.lines.get(1) {
-        Some(line) => format!("{line}:{}=xyz\n", subject.caches[0]),
+pub(crate) fn several_lines_are_taken_together_or_not_at_all(mount: &Mount) -> Trial {
+    let group = mount.group("web")?;
+    let good = format!("{}f\n", mount.first());
+    group.write("schemata", &format!("{}1e\n", mount.first()))?;
+    let bad = match mount.lines.get(1) {
+        Some(line) => format!("{line}:{}=xyz\n", mount.caches[0]),
         None => "L9:0=f\n".to_owned(),
     };
     assert_eq!(group.write("schemata", &format!("{good}{bad}")), Err(Errno::INVAL));
-    assert_eq!(mask(subject, &group)?, 0x1e);
-    if let Some(line) = subject.lines.get(1) {
-        group.write("schemata", &format!("{good}{line}:{}=1e\n", subject.caches[0]))?;
-        assert_eq!((mask(subject, &group)?, mask_of(&group.path, line, subject.caches[0])?), (0xf, 0x1e));
+    assert_eq!(mask(mount, &group)?, 0x1e);
+    if let Some(line) = mount.lines.get(1) {
+        group.write("schemata", &format!("{good}{line}:{}=1e\n", mount.caches[0]))?;
+        assert_eq!((mask(mount, &group)?, mask_of(&group.path, line, mount.caches[0])?), (0xf, 0x1e));
     }
     Ok(Shown::Kept)
 }
 
 /// Size of the whole cache, which on the emulated machines is 1 MiB for each way.
-fn cache_bytes(subject: &Subject) -> Result<u64, Failed> {
-    if !subject.is_the_kernels() {
-        return Ok(u64::from(subject.all.count_ones()) << 20);
+fn cache_bytes(mount: &Mount) -> Result<u64, Failed> {
+    if !mount.is_the_kernels() {
+        return Ok(u64::from(mount.all.count_ones()) << 20);
     }
-    let wanted = subject.caches[0].to_string();
+    let wanted = mount.caches[0].to_string();
     let folders = std::fs::read_dir("/sys/devices/system/cpu")?.filter_map(Result::ok);
     for folder in folders.map(|cpu| cpu.path().join("cache/index3")) {
         let read = |file: &str| std::fs::read_to_string(folder.join(file)).unwrap_or_default().trim().to_owned();
@@ -168,74 +163,74 @@ fn cache_bytes(subject: &Subject) -> Result<u64, Failed> {
 }
 
 /// rdtgroup_cbm_to_size: a cache's size by its ways.
-pub(crate) fn size_is_that_of_the_ways(subject: &Subject) -> Trial {
-    let group = subject.group("web")?;
+pub(crate) fn size_is_that_of_the_ways(mount: &Mount) -> Trial {
+    let group = mount.group("web")?;
     let size = |text: &str| -> Result<u64, Failed> {
-        group.write("schemata", &format!("{}{text}\n", subject.first()))?;
-        Ok(value(&group.read("size")?, &subject.lines[0], subject.caches[0]).ok_or("no size")?.parse()?)
+        group.write("schemata", &format!("{}{text}\n", mount.first()))?;
+        Ok(value(&group.read("size")?, &mount.lines[0], mount.caches[0]).ok_or("no size")?.parse()?)
     };
-    let ways = u64::from(subject.all.count_ones());
-    let way = cache_bytes(subject)? / ways;
-    assert_eq!((size(&format!("{:x}", subject.all))?, size("f")?), (way * ways, way * 4));
+    let ways = u64::from(mount.all.count_ones());
+    let way = cache_bytes(mount)? / ways;
+    assert_eq!((size(&format!("{:x}", mount.all))?, size("f")?), (way * ways, way * 4));
     Ok(Shown::Kept)
 }
 
 /// `mode`: its words, and the ways that an exclusive group may not overlap.
-pub(crate) fn exclusive_is_refused_while_others_have_the_ways(subject: &Subject) -> Trial {
-    let group = subject.group("web")?;
+pub(crate) fn exclusive_is_refused_while_others_have_the_ways(mount: &Mount) -> Trial {
+    let group = mount.group("web")?;
     assert_eq!(group.read("mode")?, "shareable\n");
     for word in ["pseudo-locked\n", "Exclusive\n", "\n"] {
-        subject.refuses(&group.file("mode"), word, Errno::INVAL, "Unknown or unsupported mode\n")?;
+        mount.refuses(&group.file("mode"), word, Errno::INVAL, "Unknown or unsupported mode\n")?;
     }
-    group.write("schemata", &format!("{}{:x}\n", subject.first(), subject.all))?;
-    if subject.is_the_kernels() && mask_of(&subject.root, &subject.lines[0], subject.caches[0])? == 0 {
+    group.write("schemata", &format!("{}{:x}\n", mount.first(), mount.all))?;
+    if mount.is_the_kernels() && mask_of(&mount.root, &mount.lines[0], mount.caches[0])? == 0 {
         return not("the default group has no ways");
     }
-    subject.refuses(&group.file("mode"), "exclusive\n", Errno::INVAL, "Schemata overlaps\n")?;
+    mount.refuses(&group.file("mode"), "exclusive\n", Errno::INVAL, "Schemata overlaps\n")?;
     assert_eq!(group.read("mode")?, "shareable\n");
     Ok(Shown::Kept)
 }
 
 /// On the kernel's own file system, the default group with all threads would have to give ways away.
-fn shrunk<'a>(subject: &'a Subject, mask: &str) -> Result<&'a Subject, Failed> {
-    for line in &subject.lines {
-        let values: Vec<String> = subject.caches.iter().map(|cache| format!("{cache}={mask}")).collect();
-        subject.write("schemata", &format!("{line}:{}\n", values.join(";")))?;
+fn shrunk<'a>(mount: &'a Mount, mask: &str) -> Result<&'a Mount, Failed> {
+    for line in &mount.lines {
+        let values: Vec<String> = mount.caches.iter().map(|cache| format!("{cache}={mask}")).collect();
+        mount.write("schemata", &format!("{line}:{}\n", values.join(";")))?;
     }
-    Ok(subject)
+    Ok(mount)
 }
 
-fn all_caches(subject: &Subject, group: &OwnGroup, mask: &str) -> Result<(), Errno> {
-    let values: Vec<String> = subject.caches.iter().map(|cache| format!("{cache}={mask}")).collect();
-    subject.lines.iter().try_for_each(|line| group.write("schemata", &format!("{line}:{}\n", values.join(";"))))
+fn all_caches(mount: &Mount, group: &OwnGroup, mask: &str) -> Result<(), Errno> {
+    let values: Vec<String> = mount.caches.iter().map(|cache| format!("{cache}={mask}")).collect();
+    mount.lines.iter().try_for_each(|line| group.write("schemata", &format!("{line}:{}\n", values.join(";"))))
 }
 
 /// `mode` and `schemata` of several groups, `bit_usage`, and the initial state of a new group.
-pub(crate) fn an_exclusive_group_keeps_its_ways_from_all_others(subject: &Subject) -> Trial {
-    if subject.is_the_kernels() {
+pub(crate) fn an_exclusive_group_keeps_its_ways_from_all_others(mount: &Mount) -> Trial {
+    if mount.is_the_kernels() {
         return not("the default group would have to give ways away");
     }
-    shrunk(subject, "f0")?;
-    let web = subject.group("web")?;
-    all_caches(subject, &web, "f")?;
+    shrunk(mount, "f0")?;
+    let web = mount.group("web")?;
+    all_caches(mount, &web, "f")?;
     web.write("mode", "exclusive\n")?;
     assert_eq!(web.read("mode")?, "exclusive\n");
-    let root = subject.root.join("schemata");
-    subject.refuses(&root, &format!("{}f8\n", subject.first()), Errno::INVAL, "Overlaps with exclusive group\n")?;
+    let root = mount.root.join("schemata");
+    mount.refuses(&root, &format!("{}f8\n", mount.first()), Errno::INVAL, "Overlaps with exclusive group\n")?;
     let own = web.file("schemata");
-    subject.refuses(&own, &format!("{}1f\n", subject.first()), Errno::INVAL, "Overlaps with other group\n")?;
-    let shareable = subject.read(&format!("info/{}/shareable_bits", subject.lines[0]))?;
+    mount.refuses(&own, &format!("{}1f\n", mount.first()), Errno::INVAL, "Overlaps with other group\n")?;
+    let shareable = mount.read(&format!("info/{}/shareable_bits", mount.lines[0]))?;
     let shareable = u64::from_str_radix(shareable.trim(), 16)?;
     if shareable != 0 {
-        let text = format!("{}{shareable:x}\n", subject.first());
-        subject.refuses(&own, &text, Errno::INVAL, "Overlaps with other group\n")?;
+        let text = format!("{}{shareable:x}\n", mount.first());
+        mount.refuses(&own, &text, Errno::INVAL, "Overlaps with other group\n")?;
     }
     // Shared f0, unused above it: in a row, and without the exclusive f.
-    let new = subject.group("new")?;
-    assert_eq!(mask(subject, &new)?, subject.all & !0xf);
-    let usage = subject.read(&format!("info/{}/bit_usage", subject.lines[0]))?;
-    let letters = value(&format!("L:{}", usage.trim()), "L", subject.caches[0]).ok_or("no usage")?;
-    assert_eq!(letters.len(), subject.all.count_ones() as usize);
+    let new = mount.group("new")?;
+    assert_eq!(mask(mount, &new)?, mount.all & !0xf);
+    let usage = mount.read(&format!("info/{}/bit_usage", mount.lines[0]))?;
+    let letters = value(&format!("L:{}", usage.trim()), "L", mount.caches[0]).ok_or("no usage")?;
+    assert_eq!(letters.len(), mount.all.count_ones() as usize);
     assert!(letters.ends_with("SSSSEEEE"), "{letters}");
     let upper = if shareable == 0 { 'S' } else { 'X' };
     assert!(letters.starts_with(upper), "{letters}");
@@ -243,51 +238,51 @@ pub(crate) fn an_exclusive_group_keeps_its_ways_from_all_others(subject: &Subjec
 }
 
 /// `__init_one_rdt_domain`, `cbm_ensure_valid`.
-pub(crate) fn a_new_group_gets_the_first_run_of_what_is_open(subject: &Subject) -> Trial {
-    if subject.is_the_kernels() {
+pub(crate) fn a_new_group_gets_the_first_run_of_what_is_open(mount: &Mount) -> Trial {
+    if mount.is_the_kernels() {
         return not("the default group would have to give ways away");
     }
-    shrunk(subject, "ff")?;
+    shrunk(mount, "ff")?;
     // The upper ones are unused, or the devices'.
-    let first = subject.group("first")?;
-    assert_eq!(mask(subject, &first)?, subject.all);
-    all_caches(subject, &first, "f00")?;
-    shrunk(subject, "f")?;
-    let second = subject.group("second")?;
-    assert_eq!(mask(subject, &second)?, subject.all, "shared f, unused f0, shared f00");
-    shrunk(subject, "30")?;
-    all_caches(subject, &second, "30")?;
+    let first = mount.group("first")?;
+    assert_eq!(mask(mount, &first)?, mount.all);
+    all_caches(mount, &first, "f00")?;
+    shrunk(mount, "f")?;
+    let second = mount.group("second")?;
+    assert_eq!(mask(mount, &second)?, mount.all, "shared f, unused f0, shared f00");
+    shrunk(mount, "30")?;
+    all_caches(mount, &second, "30")?;
     first.write("mode", "exclusive\n").or_else(|errno| {
         // Where devices use ways above, those may be 100.
         if errno == Errno::INVAL {
-            all_caches(subject, &first, "100").and_then(|()| first.write("mode", "exclusive\n"))
+            all_caches(mount, &first, "100").and_then(|()| first.write("mode", "exclusive\n"))
         } else {
             Err(errno)
         }
     })?;
-    let third = subject.group("third")?;
-    assert_eq!(mask(subject, &third)?, 0xff, "unused f and c0, shared 30, up to the exclusive 100");
+    let third = mount.group("third")?;
+    assert_eq!(mask(mount, &third)?, 0xff, "unused f and c0, shared 30, up to the exclusive 100");
     Ok(Shown::Kept)
 }
 
 /// ENOSPC of `__init_one_rdt_domain`; where a class may have no way at all, it gets that.
-pub(crate) fn when_everything_is_exclusive_there_is_no_space(subject: &Subject) -> Trial {
-    if subject.is_the_kernels() {
+pub(crate) fn when_everything_is_exclusive_there_is_no_space(mount: &Mount) -> Trial {
+    if mount.is_the_kernels() {
         return not("the default group would have to be exclusive");
     }
-    let shareable = subject.read(&format!("info/{}/shareable_bits", subject.lines[0]))?;
+    let shareable = mount.read(&format!("info/{}/shareable_bits", mount.lines[0]))?;
     if shareable.trim() != "0" {
         return not("devices share ways with everybody");
     }
-    subject.write("mode", "exclusive\n")?;
-    let made = subject.group("web");
-    if subject.min_ways == 0 {
-        assert_eq!(mask(subject, &made?)?, 0);
+    mount.write("mode", "exclusive\n")?;
+    let made = mount.group("web");
+    if mount.min_ways == 0 {
+        assert_eq!(mask(mount, &made?)?, 0);
         return Ok(Shown::Kept);
     }
     assert!(made.is_err());
     // The line that is filled in first: the last of the file.
-    let words = format!("No space on {}:{}\n", subject.lines[0], subject.caches[0]);
-    assert_eq!(subject.status()?, words);
+    let words = format!("No space on {}:{}\n", mount.lines[0], mount.caches[0]);
+    assert_eq!(mount.status()?, words);
     Ok(Shown::Kept)
 }

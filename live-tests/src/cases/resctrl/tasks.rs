@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use libtest_mimic::Failed;
 use rustix::io::Errno;
 
-use super::subject::{Shell, Shown, Subject, Trial, not, write};
+use super::mount::{Mount, Shell, Shown, Trial, not, write};
 
 /// User id of nobody, which owns nothing.
 const NOBODY_UID: u32 = 65534;
@@ -16,8 +16,8 @@ const NOBODY_UID: u32 = 65534;
 const NOBODY: &str = "4194305";
 
 /// find_task_by_vpid: of a process with several threads, the one that was named.
-pub(crate) fn one_thread_moves_for_each_id(subject: &Subject) -> Trial {
-    let group = subject.group("web")?;
+pub(crate) fn one_thread_moves_for_each_id(mount: &Mount) -> Trial {
+    let group = mount.group("web")?;
     let (say, id) = mpsc::channel();
     let (end, wait) = mpsc::channel::<()>();
     let thread = std::thread::spawn(move || {
@@ -36,8 +36,8 @@ pub(crate) fn one_thread_moves_for_each_id(subject: &Subject) -> Trial {
 }
 
 /// "0" is the thread that writes.
-pub(crate) fn zero_is_the_thread_that_writes(subject: &Subject) -> Trial {
-    let group = subject.group("web")?;
+pub(crate) fn zero_is_the_thread_that_writes(mount: &Mount) -> Trial {
+    let group = mount.group("web")?;
     let file = group.file("tasks");
     let own = std::thread::spawn(move || {
         let tid = rustix::thread::gettid().as_raw_nonzero().get();
@@ -51,17 +51,17 @@ pub(crate) fn zero_is_the_thread_that_writes(subject: &Subject) -> Trial {
 }
 
 /// A child is where its parent is when it is made, and stays there.
-pub(crate) fn a_child_begins_where_its_parent_is(subject: &Subject) -> Trial {
-    let group = subject.group("web")?;
+pub(crate) fn a_child_begins_where_its_parent_is(mount: &Mount) -> Trial {
+    let group = mount.group("web")?;
     let mut shell = Shell::start(0)?;
     let before = shell.fork()?;
     group.write("tasks", &shell.pid().to_string())?;
     let after = shell.fork()?;
     assert!(group.has(shell.pid())? && group.has(after)? && !group.has(before)?);
     // Back: the child stays where it is.
-    subject.write("tasks", &shell.pid().to_string())?;
+    mount.write("tasks", &shell.pid().to_string())?;
     assert!(!group.has(shell.pid())? && group.has(after)?);
-    subject.write("tasks", &after.to_string())?;
+    mount.write("tasks", &after.to_string())?;
     for child in [before, after] {
         end(child);
     }
@@ -76,14 +76,14 @@ fn end(pid: i32) {
 }
 
 /// rdtgroup_tasks_write: lists, in order, up to the first that cannot be moved.
-pub(crate) fn a_list_stops_at_the_first_that_cannot_be_moved(subject: &Subject) -> Trial {
-    let group = subject.group("web")?;
+pub(crate) fn a_list_stops_at_the_first_that_cannot_be_moved(mount: &Mount) -> Trial {
+    let group = mount.group("web")?;
     let shells = [Shell::start(0)?, Shell::start(0)?, Shell::start(0)?];
     let [one, two, three] = [&shells[0], &shells[1], &shells[2]].map(Shell::pid);
     let words = format!("No task {NOBODY}\nError while processing task {NOBODY}\n");
     let text = format!("{one}, {two},{NOBODY},{three}\n");
-    match subject.refuses(&group.file("tasks"), &text, Errno::SRCH, &words) {
-        Err(_) if subject.is_the_kernels() && group.read("tasks")?.is_empty() => {
+    match mount.refuses(&group.file("tasks"), &text, Errno::SRCH, &words) {
+        Err(_) if mount.is_the_kernels() && group.read("tasks")?.is_empty() => {
             return not("this kernel takes one id at a time (before Linux 6.7)");
         }
         outcome => outcome?,
@@ -93,15 +93,15 @@ pub(crate) fn a_list_stops_at_the_first_that_cannot_be_moved(subject: &Subject) 
 }
 
 /// rdtgroup_tasks_write: text that is no thread id.
-pub(crate) fn what_is_no_thread_is_refused(subject: &Subject) -> Trial {
-    let group = subject.group("web")?;
-    let old = subject.is_the_kernels();
+pub(crate) fn what_is_no_thread_is_refused(mount: &Mount) -> Trial {
+    let group = mount.group("web")?;
+    let old = mount.is_the_kernels();
     for (text, errno, words) in [
         (format!("{NOBODY}\n"), Errno::SRCH, format!("No task {NOBODY}\nError while processing task {NOBODY}\n")),
         ("x\n".to_owned(), Errno::INVAL, "Task list parsing error pid x\n".to_owned()),
         ("-5\n".to_owned(), Errno::INVAL, "Invalid pid -5\n".to_owned()),
     ] {
-        match subject.refuses(&group.file("tasks"), &text, errno, &words) {
+        match mount.refuses(&group.file("tasks"), &text, errno, &words) {
             // Before lists, kernels returned less.
             Err(_) if old => assert_eq!(group.write("tasks", &text), Err(errno)),
             outcome => outcome?,
@@ -113,8 +113,8 @@ pub(crate) fn what_is_no_thread_is_refused(subject: &Subject) -> Trial {
 }
 
 /// rdtgroup_task_write_permission: root, and the owner of the thread.
-pub(crate) fn only_root_and_its_owner_move_a_thread(subject: &Subject) -> Trial {
-    let group = subject.group("web")?;
+pub(crate) fn only_root_and_its_owner_move_a_thread(mount: &Mount) -> Trial {
+    let group = mount.group("web")?;
     std::os::unix::fs::chown(group.file("tasks"), Some(NOBODY_UID), None)?;
     let (roots, nobodys) = (Shell::start(0)?, Shell::start(NOBODY_UID)?);
     let by_nobody = |pid: i32| -> Result<bool, Failed> {
@@ -124,24 +124,24 @@ pub(crate) fn only_root_and_its_owner_move_a_thread(subject: &Subject) -> Trial 
     };
     assert!(!by_nobody(roots.pid())?);
     let words = format!("No permission to move task {0}\nError while processing task {0}\n", roots.pid());
-    assert!(words.starts_with(&subject.status()?) || subject.status()? == words, "{}", subject.status()?);
-    assert!(by_nobody(nobodys.pid())?, "{}", subject.status()?);
+    assert!(words.starts_with(&mount.status()?) || mount.status()? == words, "{}", mount.status()?);
+    assert!(by_nobody(nobodys.pid())?, "{}", mount.status()?);
     assert!(group.has(nobodys.pid())? && !group.has(roots.pid())?);
     Ok(Shown::Kept)
 }
 
 /// A monitoring group takes only threads of its control group.
-pub(crate) fn a_monitoring_group_takes_only_what_its_control_group_has(subject: &Subject) -> Trial {
-    if !subject.monitors {
+pub(crate) fn a_monitoring_group_takes_only_what_its_control_group_has(mount: &Mount) -> Trial {
+    if !mount.monitors {
         return not("nothing is monitored here");
     }
-    let group = subject.group("web")?;
+    let group = mount.group("web")?;
     let (vm, other) = (group.monitor("vm")?, group.monitor("other")?);
     let shell = Shell::start(0)?;
     let pid = shell.pid();
     let words = format!("Can't move task to different control group\nError while processing task {pid}\n");
-    match subject.refuses(&vm.file("tasks"), &format!("{pid}\n"), Errno::INVAL, &words) {
-        Err(_) if subject.is_the_kernels() => assert_eq!(vm.write("tasks", &format!("{pid}\n")), Err(Errno::INVAL)),
+    match mount.refuses(&vm.file("tasks"), &format!("{pid}\n"), Errno::INVAL, &words) {
+        Err(_) if mount.is_the_kernels() => assert_eq!(vm.write("tasks", &format!("{pid}\n")), Err(Errno::INVAL)),
         outcome => outcome?,
     }
     group.write("tasks", &pid.to_string())?;
@@ -151,7 +151,7 @@ pub(crate) fn a_monitoring_group_takes_only_what_its_control_group_has(subject: 
     assert!(other.has(pid)? && !vm.has(pid)?);
     drop(other);
     assert!(group.has(pid)?, "those of a removed monitoring group stay in its control group");
-    let root = subject.root.clone();
+    let root = mount.root.clone();
     drop(vm);
     drop(group);
     let everywhere = std::fs::read_to_string(root.join("tasks"))?;
@@ -160,58 +160,58 @@ pub(crate) fn a_monitoring_group_takes_only_what_its_control_group_has(subject: 
 }
 
 /// rdtgroup_cpus_write.
-pub(crate) fn cpus_that_cannot_be_given_are_refused(subject: &Subject) -> Trial {
-    let group = subject.group("web")?;
+pub(crate) fn cpus_that_cannot_be_given_are_refused(mount: &Mount) -> Trial {
+    let group = mount.group("web")?;
     assert_eq!(group.read("cpus_list")?, "\n");
     for (file, text) in [("cpus_list", "8000\n"), ("cpus_list", "0-8000\n")] {
         let words = "Can only assign online CPUs\n";
-        match subject.refuses(&group.file(file), text, Errno::INVAL, words) {
+        match mount.refuses(&group.file(file), text, Errno::INVAL, words) {
             // Larger than a kernel's masks are.
-            Err(_) if subject.is_the_kernels() => assert!(group.write(file, text).is_err()),
+            Err(_) if mount.is_the_kernels() => assert!(group.write(file, text).is_err()),
             outcome => outcome?,
         }
     }
     for file in ["cpus", "cpus_list"] {
-        subject.refuses(&group.file(file), "nonsense\n", Errno::INVAL, "Bad CPU list/mask\n")?;
+        mount.refuses(&group.file(file), "nonsense\n", Errno::INVAL, "Bad CPU list/mask\n")?;
     }
-    if subject.read("cpus_list")? != "\n" {
+    if mount.read("cpus_list")? != "\n" {
         let words = "Can't drop CPUs from default group\n";
-        subject.refuses(&subject.root.join("cpus_list"), "\n", Errno::INVAL, words)?;
+        mount.refuses(&mount.root.join("cpus_list"), "\n", Errno::INVAL, words)?;
     }
     Ok(Shown::Kept)
 }
 
 /// Each CPU is in one control group, and in at most one monitoring group of that; each write to the control group takes
 /// all of them from its monitoring groups (cpus_ctrl_write).
-pub(crate) fn cpus_are_of_one_group(subject: &Subject) -> Trial {
-    if subject.is_the_kernels() {
+pub(crate) fn cpus_are_of_one_group(mount: &Mount) -> Trial {
+    if mount.is_the_kernels() {
         return not("the default group's CPUs would have to be given away");
     }
-    let group = subject.group("web")?;
-    assert_eq!(subject.read("cpus_list")?, "0-7\n");
+    let group = mount.group("web")?;
+    assert_eq!(mount.read("cpus_list")?, "0-7\n");
     group.write("cpus_list", "4-7")?;
-    assert_eq!((subject.read("cpus_list")?, group.read("cpus")?), ("0-3\n".to_owned(), "f0\n".to_owned()));
+    assert_eq!((mount.read("cpus_list")?, group.read("cpus")?), ("0-3\n".to_owned(), "f0\n".to_owned()));
     let (vm, other) = (group.monitor("vm")?, group.monitor("other")?);
     let words = "Can only add CPUs to mongroup that belong to parent\n";
-    subject.refuses(&vm.file("cpus_list"), "0\n", Errno::INVAL, words)?;
+    mount.refuses(&vm.file("cpus_list"), "0\n", Errno::INVAL, words)?;
     vm.write("cpus", "f0\n")?;
     other.write("cpus", "30\n")?;
     assert_eq!(vm.read("cpus_list")?, "6-7\n");
     let away = group.path.with_file_name("vm");
     assert!(std::fs::rename(&vm.path, &away).is_err());
-    let second = subject.group("second")?;
+    let second = mount.group("second")?;
     let moved = std::fs::rename(&vm.path, second.file("mon_groups/vm"));
-    subject.said(
+    mount.said(
         "rename",
-        moved.map_err(|error| super::subject::errno_of(&error)),
+        moved.map_err(|error| super::mount::errno_of(&error)),
         Errno::PERM,
         "Cannot move a MON group that monitors CPUs\n",
     )?;
     group.write("cpus_list", "7")?;
-    assert_eq!((vm.read("cpus_list")?, subject.read("cpus_list")?), ("\n".to_owned(), "0-6\n".to_owned()));
+    assert_eq!((vm.read("cpus_list")?, mount.read("cpus_list")?), ("\n".to_owned(), "0-6\n".to_owned()));
     drop(second);
     drop((vm, other));
     drop(group);
-    assert_eq!(subject.read("cpus_list")?, "0-7\n");
+    assert_eq!(mount.read("cpus_list")?, "0-7\n");
     Ok(Shown::Kept)
 }

@@ -13,50 +13,50 @@ use linux::Rooted;
 use units::Fraction;
 
 use super::walker;
-use crate::live::Live;
-use crate::toy::{Part, ToyError, ToyProcess};
+use crate::host::Host;
+use crate::target_process::{Part, TargetError, TargetProcess};
 
 /// A run takes milliseconds; a run of this length has failed, and is stopped.
-const PATIENCE: Duration = Duration::from_secs(150);
+const TIME_LIMIT: Duration = Duration::from_secs(150);
 
-/// Context of a run. Before every scan `play` is called with the number of waits up to then; the run is stopped when
+/// Context of a run. Before every scan `script` is called with the number of waits up to then; the run is stopped when
 /// `until` returns true.
-pub(super) struct Stage<P, U> {
+pub(super) struct ScriptedDriver<P, U> {
     start: Instant,
     waits: u32,
     stopped: bool,
-    failure: Option<ToyError>,
-    play: P,
+    failure: Option<TargetError>,
+    script: P,
     until: U,
 }
 
-impl<P: FnMut(u32) -> Result<(), ToyError>, U: FnMut(&[Target]) -> bool> Stage<P, U> {
-    pub(super) fn new(play: P, until: U) -> Stage<P, U> {
-        Stage { start: Instant::now(), waits: 0, stopped: false, failure: None, play, until }
+impl<P: FnMut(u32) -> Result<(), TargetError>, U: FnMut(&[Target]) -> bool> ScriptedDriver<P, U> {
+    pub(super) fn new(script: P, until: U) -> ScriptedDriver<P, U> {
+        ScriptedDriver { start: Instant::now(), waits: 0, stopped: false, failure: None, script, until }
     }
 
-    /// Runs the loop, and fails when the play failed or nothing came of it in time.
+    /// Runs the loop, and fails when the script failed or nothing came of it in time.
     pub(super) fn attach(mut self, targets: &mut Vec<Target>, s: Settings) -> Result<(), libtest_mimic::Failed> {
         hugepages::attach::attach(targets, s, &mut self);
         if let Some(failure) = self.failure {
             return Err(failure.into());
         }
-        if self.start.elapsed() >= PATIENCE {
+        if self.start.elapsed() >= TIME_LIMIT {
             let verdicts: Vec<_> = targets.iter().map(|target| (target.plan.verdicts, target.refused())).collect();
-            return Err(format!("not done within {} s: {verdicts:?}", PATIENCE.as_secs()).into());
+            return Err(format!("not done within {} s: {verdicts:?}", TIME_LIMIT.as_secs()).into());
         }
         Ok(())
     }
 }
 
-impl<P: FnMut(u32) -> Result<(), ToyError>, U: FnMut(&[Target]) -> bool> Control for Stage<P, U> {
+impl<P: FnMut(u32) -> Result<(), TargetError>, U: FnMut(&[Target]) -> bool> Control for ScriptedDriver<P, U> {
     fn now(&self) -> Duration {
         self.start.elapsed()
     }
 
     fn wait(&mut self, time: Duration) {
         self.waits += 1;
-        if let Err(failure) = (self.play)(self.waits) {
+        if let Err(failure) = (self.script)(self.waits) {
             self.failure.get_or_insert(failure);
             self.stopped = true;
         }
@@ -64,7 +64,7 @@ impl<P: FnMut(u32) -> Result<(), ToyError>, U: FnMut(&[Target]) -> bool> Control
     }
 
     fn stop(&self) -> bool {
-        self.stopped || self.start.elapsed() >= PATIENCE
+        self.stopped || self.start.elapsed() >= TIME_LIMIT
     }
 
     fn cpu_time(&self) -> Duration {
@@ -97,15 +97,15 @@ pub(super) fn generous(until: Until) -> Settings {
 }
 
 /// The target process as the loop sees it, observed by the walk.
-pub(super) fn target(live: &Live, toy: &ToyProcess) -> Result<Target, libtest_mimic::Failed> {
-    let files: Rooted = live.files().clone();
-    let program = RunningProgram::open(files.clone(), toy.pid())?;
-    let source = WalkSource::new(walker()?, files, toy.pid())?;
-    Ok(Target::new(toy.pid(), "toy".to_owned(), Box::new(program), Box::new(source))?)
+pub(super) fn target(host: &Host, process: &TargetProcess) -> Result<Target, libtest_mimic::Failed> {
+    let files: Rooted = host.files().clone();
+    let program = RunningProgram::open(files.clone(), process.pid())?;
+    let source = WalkSource::new(walker()?, files, process.pid())?;
+    Ok(Target::new(process.pid(), "target".to_owned(), Box::new(program), Box::new(source))?)
 }
 
 /// A program that uses these parts of its memory, and that the processor has not helped to remember where they are.
-pub(super) fn use_parts(toy: &mut ToyProcess, parts: &[Part]) -> Result<(), ToyError> {
-    toy.forget_translations()?;
-    parts.iter().try_for_each(|part| toy.read(*part))
+pub(super) fn use_parts(process: &mut TargetProcess, parts: &[Part]) -> Result<(), TargetError> {
+    process.forget_translations()?;
+    parts.iter().try_for_each(|part| process.read(*part))
 }

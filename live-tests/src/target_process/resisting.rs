@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 use std::ptr;
 
-use super::subject::FLAG;
+use super::task::FLAG;
 
 /// Becomes the same program again and again, `count` times; `0` is the outcome.
 pub fn execs(count: u64) -> ExitCode {
@@ -36,7 +36,7 @@ pub fn waits_for_child(seconds: u64) -> String {
 }
 
 /// Sleeps, with a thread that changes the code of the vdso whenever it sees a tracer, and changes it back when that has gone: in place of its
-/// first `syscall` instruction stands a jump to code that spins, or, with `exec`, becomes `/proc/self/exe --subject escaped`. Ends with
+/// first `syscall` instruction stands a jump to code that spins, or, with `exec`, becomes `/proc/self/exe --task escaped`. Ends with
 /// its input.
 pub fn changes_its_code(exec: bool) -> ExitCode {
     let Some((start, length)) = vdso() else { return ExitCode::FAILURE };
@@ -99,7 +99,7 @@ fn vdso() -> Option<(*mut libc::c_void, usize)> {
 fn payload(near: *mut libc::c_void, exec: bool) -> *mut u8 {
     let mut code = Vec::new();
     if exec {
-        let strings: [&'static std::ffi::CStr; 3] = [c"/proc/self/exe", c"--subject", c"escaped"];
+        let strings: [&'static std::ffi::CStr; 3] = [c"/proc/self/exe", c"--task", c"escaped"];
         let arguments = Box::leak(Box::new(
             strings.map(|string| string.as_ptr().addr()).into_iter().chain([0]).collect::<Vec<usize>>(),
         ));

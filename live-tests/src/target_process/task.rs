@@ -10,8 +10,8 @@ use std::time::Instant;
 use super::memory::last_errno;
 use super::resisting;
 
-/// The argument that makes this program a subject.
-pub const FLAG: &str = "--subject";
+/// The argument that makes this program run one task.
+pub const FLAG: &str = "--task";
 
 /// Time of sleep in each of the calls, in ms.
 pub const SLEEP_MS: u64 = 1200;
@@ -51,7 +51,7 @@ pub fn run() -> ExitCode {
         "spins" | "becomes" => return resisting::changes_its_code(what == "becomes"),
         "vfork" => resisting::waits_for_child(count),
         "escaped" => "escaped".to_owned(),
-        other => format!("no such subject: {other}"),
+        other => format!("no such task: {other}"),
     };
     println!("{outcome} {}", begun.elapsed().as_millis());
     ExitCode::SUCCESS

@@ -6,19 +6,29 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use super::Outcome;
-use super::programs::{self, PATIENCE, Running};
+use super::programs::{self, Running, TIME_LIMIT};
 use super::redis::{Redis, wait_until};
 use super::run::{Folder, Report, Result, lines, own, said};
-use super::run_local::{Talking, paged, weigh};
+use super::run_local::{Talking, memory_checker, paged};
 use super::run_local_stores::{ended_by_its_store, full, full_with};
-use crate::live::Live;
+use crate::host::{Host, LiveTest, tests};
 use crate::program;
+
+/// Tests of this file, and their requirements.
+pub(crate) const TESTS: &[LiveTest] = tests! {
+    run_local_other_users requires [MasuCommand, PagerLibrary, UserFaults];
+    another_users_connections_keep_no_program_waiting [Root, Shell];
+    a_program_that_became_another_user_is_paged [Root, Python];
+    a_server_that_replays_or_swaps_pages_is_found_out [CPrograms, RedisServer];
+    pages_in_a_file_are_sealed_where_one_says_so [CPrograms];
+    a_stores_password_stays_with_masu [Root, Shell, RedisServer];
+};
 
 /// A user without privileges. It needs no name.
 const SOMEBODY: u32 = 4001;
 
 /// As an ordinary user: root may read everything.
-pub fn a_stores_password_stays_with_masu(_: &Live) -> Outcome {
+fn a_stores_password_stays_with_masu(_: &Host) -> Outcome {
     const LOOK: &str =
         "env; /bin/sh -c env; cat /proc/$PPID/environ /proc/$PPID/task/*/environ; head -c 1 /proc/$PPID/mem";
     let redis = Redis::start_with("local-secret", &["--requirepass", "hunter22"])?;
@@ -41,7 +51,7 @@ const STARTS: &str = "echo name $MASU_PAGER $MASU_PAGER_PATH; read go; i=0; \
                       while [ $i -lt 40 ]; do /bin/true || exit 1; i=$((i+1)); done; echo done $i; read go";
 
 /// Another user with public knowledge only. Root's programs do not wait for it, and it costs no threads or open files.
-pub fn another_users_connections_keep_no_program_waiting(_: &Live) -> Outcome {
+fn another_users_connections_keep_no_program_waiting(_: &Host) -> Outcome {
     let mut talking = Talking::start(paged(&["-q", "--local", "4MiB"], &["/bin/sh", "-c", STARTS])?)?;
     let names = talking.line()?;
     let [_, name, path] = names.split_whitespace().collect::<Vec<_>>()[..] else { return Err(names.into()) };
@@ -49,10 +59,10 @@ pub fn another_users_connections_keep_no_program_waiting(_: &Live) -> Outcome {
     let secret = path.rsplit('/').next().ok_or("no path")?;
     assert!(shown.contains(&format!("@{name}")) && !shown.contains(secret), "{names}");
     let before = held(talking.masu())?;
-    let mut crowd = Command::new(own()?);
-    crowd.args([program::FLAG, "crowd", name, "4000"]).uid(SOMEBODY).gid(SOMEBODY).stdin(Stdio::null());
+    let mut client = Command::new(own()?);
+    client.args([program::FLAG, "connections", name, "4000"]).uid(SOMEBODY).gid(SOMEBODY).stdin(Stdio::null());
     // As many as processors: each of them does nothing else.
-    let mut crowds = [Running::start(&mut crowd)?, Running::start(&mut crowd)?];
+    let mut clients = [Running::start(&mut client)?, Running::start(&mut client)?];
     std::thread::sleep(Duration::from_millis(500));
     talking.says()?;
     assert_eq!(talking.line()?.trim(), "done 40");
@@ -62,9 +72,12 @@ pub fn another_users_connections_keep_no_program_waiting(_: &Live) -> Outcome {
     wait_until("masu has no thread more than before", || held(masu).is_ok_and(|now| now.0 <= before.0))?;
     let during = held(masu)?;
     assert!(during.1 <= before.1 + 65, "{before:?} {during:?}");
-    assert!(crowds.iter_mut().all(|crowd| matches!(crowd.0.try_wait(), Ok(None))), "the programs waited for the crowd");
-    for crowd in crowds {
-        let made: u64 = lines(&crowd.said()?)?["made"].parse()?;
+    assert!(
+        clients.iter_mut().all(|client| matches!(client.0.try_wait(), Ok(None))),
+        "the programs waited for the other clients"
+    );
+    for client in clients {
+        let made: u64 = lines(&client.said()?)?["made"].parse()?;
         assert!(made > 1000, "{made} connections");
     }
     talking.says()?;
@@ -74,7 +87,7 @@ pub fn another_users_connections_keep_no_program_waiting(_: &Live) -> Outcome {
 }
 
 /// It inherits the secret and the path, and root's masu serves it.
-pub fn a_program_that_became_another_user_is_paged(_: &Live) -> Outcome {
+fn a_program_that_became_another_user_is_paged(_: &Host) -> Outcome {
     const BECOMES: &str =
         "import os; os.setgid(4001); os.setuid(4001); os.execv('/bin/sh', ['sh', '-c', 'id -u; exit 7'])";
     let python = programs::python().ok_or("no python3")?;
@@ -97,18 +110,18 @@ const SWAP: &str = "for _, k in ipairs(redis.call('KEYS', 'masu:*')) do local f 
                     redis.call('HSET', k, f[n], all[2 * (n % #f + 1)]) end end return 1";
 
 /// Old pages have contents that the program itself wrote there once: no checksum of the store's would tell.
-pub fn a_server_that_replays_or_swaps_pages_is_found_out(_: &Live) -> Outcome {
+fn a_server_that_replays_or_swaps_pages_is_found_out(_: &Host) -> Outcome {
     let folder = Folder::make("local-liar")?;
-    let weigh = weigh(&folder)?;
+    let memory_checker = memory_checker(&folder)?;
     let redis = Redis::start("local-liar-redis")?;
     for lie in [REPLAY, SWAP] {
-        let mut talking = full(&redis.url(), &weigh)?;
+        let mut talking = full(&redis.url(), &memory_checker)?;
         assert_eq!(redis.ask(&["EVAL", KEEP, "0"])?, ":1");
         // All pages changed meanwhile are stored by the time it has read all of it.
         talking.says()?;
         let begun = std::time::Instant::now();
         while redis.ask(&["EVAL", lie, "0"])? == ":1" && Path::new(&format!("/proc/{}", talking.program)).exists() {
-            assert!(begun.elapsed() < PATIENCE, "it was not found out");
+            assert!(begun.elapsed() < TIME_LIMIT, "it was not found out");
         }
         let said = talking.ends()?;
         ended_by_its_store(&said, &["masu: cannot get ", "the store changed or replayed page "]);
@@ -118,12 +131,12 @@ pub fn a_server_that_replays_or_swaps_pages_is_found_out(_: &Live) -> Outcome {
 }
 
 /// Sealed by masu, since the program would need the key; the file does not hold the program's memory in clear.
-pub fn pages_in_a_file_are_sealed_where_one_says_so(_: &Live) -> Outcome {
+fn pages_in_a_file_are_sealed_where_one_says_so(_: &Host) -> Outcome {
     let (folder, built) = (Folder::make("local-sealed")?, Folder::make("local-sealed-program")?);
     let report = Report::new("local-sealed");
     let store = format!("file:{}", folder.0.display());
     let options = ["--seal", "--report", report.path(), "--json"];
-    let mut talking = full_with(&store, &weigh(&built)?, &options)?;
+    let mut talking = full_with(&store, &memory_checker(&built)?, &options)?;
     talking.says()?;
     let said = talking.ends()?;
     assert_eq!((said.code(), said.out.ends_with("right\n")), (0, true), "{said:?}");

@@ -23,18 +23,26 @@ use super::programs::Running;
 use super::redis::wait_until;
 use super::run::Result;
 use crate::group::Group;
-use crate::live::Live;
+use crate::host::{Host, LiveTest, tests};
 use crate::program::FLAG;
+
+/// Tests of this file, and their requirements.
+pub(crate) const TESTS: &[LiveTest] = tests! {
+    other_users requires [Root, MasuCommand];
+    who_takes_all_that_masu_can_hold_takes_nothing_from_others [PageFrames, MemoryGroups, Shell];
+    an_impostor_by_name_does_not_enter_a_group [Fuse, Shell, ResctrlEmulator, RealProcessor];
+    a_program_that_anybody_could_be_is_refused [Fuse, ResctrlEmulator, RealProcessor];
+};
 
 const ATTACKER: u32 = 4001;
 const SECOND: u32 = 4003;
 const VICTIM: u32 = 4002;
 
-/// A running program of `program/strangers.rs`.
-struct Stranger(Running);
+/// A running program of `program/other_users.rs`.
+struct OtherUser(Running);
 
-impl Stranger {
-    fn start(user: u32, folder: Option<&PathBuf>, arguments: &[&str]) -> Result<Stranger> {
+impl OtherUser {
+    fn start(user: u32, folder: Option<&PathBuf>, arguments: &[&str]) -> Result<OtherUser> {
         // The folder of the tests may be closed to this user.
         let program = File::open(std::env::current_exe()?)?;
         rustix::io::fcntl_setfd(&program, rustix::io::FdFlags::empty())?;
@@ -45,12 +53,12 @@ impl Stranger {
         let mut line = String::new();
         BufReader::new(running.0.stdout.take().ok_or("no output")?).read_line(&mut line)?;
         if !line.starts_with("mapped=") && !line.starts_with("called=") {
-            return Err(format!("the stranger said {line:?}").into());
+            return Err(format!("the program of another user said {line:?}").into());
         }
         if let Some(folder) = folder {
             fs::write(folder.join("cgroup.procs"), running.pid().to_string())?;
         }
-        Ok(Stranger(running))
+        Ok(OtherUser(running))
     }
 
     fn pid(&self) -> Pid {
@@ -62,7 +70,7 @@ impl Stranger {
         let (frames, pagemap) = (FrameTable::open()?, Pagemap::open(self.pid())?);
         let mut held = 0;
         for mapping in
-            maps(&Rooted::host(), self.pid())?.iter().filter(|of| of.path.to_string().contains("memfd:stranger"))
+            maps(&Rooted::host(), self.pid())?.iter().filter(|of| of.path.to_string().contains("memfd:other-user"))
         {
             for frame in pagemap.entries(mapping.range)?.into_iter().filter_map(|entry| entry.frame()) {
                 held += usize::from(frames.flags(frame)?.is_held());
@@ -84,7 +92,7 @@ struct Below {
 
 impl Below {
     fn make(names: &[&str]) -> Result<Below> {
-        let group = Group::make("strangers")?;
+        let group = Group::make("other-users")?;
         let top = group.procs().parent().ok_or("no folder")?.to_owned();
         let folders: Vec<PathBuf> = names.iter().map(|name| top.join(name)).collect();
         let below = Below { group, folders };
@@ -105,16 +113,16 @@ impl Drop for Below {
 /// Two users of one cgroup map more files, and more memory, than masu can lock. A user with less than its share has all
 /// of it locked: in a separate cgroup and in theirs, started before masu or after its budget was full; and once they
 /// have gone, a user with more than that.
-pub fn who_takes_all_that_masu_can_hold_takes_nothing_from_others(_: &Live) -> Outcome {
+fn who_takes_all_that_masu_can_hold_takes_nothing_from_others(_: &Host) -> Outcome {
     const FILES: &str = "300";
     let below = Below::make(&["attackers", "victims"])?;
     let (theirs, own) = (below.folders.first(), below.folders.get(1));
     let mut attackers = Vec::new();
     for user in [ATTACKER, SECOND] {
-        attackers.push(Stranger::start(user, theirs, &["maps", FILES, "1"])?);
-        attackers.push(Stranger::start(user, theirs, &["maps", "1", "16384"])?);
+        attackers.push(OtherUser::start(user, theirs, &["maps", FILES, "1"])?);
+        attackers.push(OtherUser::start(user, theirs, &["maps", "1", "16384"])?);
     }
-    let first = Stranger::start(VICTIM, own, &["maps", "4", "256"])?;
+    let first = OtherUser::start(VICTIM, own, &["maps", "4", "256"])?;
     // 192 files at most, of over 600, and 64 MiB, of 128 and the file of these tests, which all of them map.
     let mut shell = Command::new("/bin/sh");
     shell.args(["-c", "ulimit -n 256; exec \"$0\" \"$@\""]).arg(masu()?.get_program());
@@ -125,14 +133,14 @@ pub fn who_takes_all_that_masu_can_hold_takes_nothing_from_others(_: &Live) -> O
     let user = left_out["owner"]["user"].as_u64().unwrap_or_default();
     assert!([u64::from(ATTACKER), u64::from(SECOND)].contains(&user), "{left_out}");
     assert!(left_out["owner"]["group"].to_string().ends_with("/attackers\""), "{left_out}");
-    let in_theirs = Stranger::start(VICTIM, theirs, &["maps", "2", "128"])?;
+    let in_theirs = OtherUser::start(VICTIM, theirs, &["maps", "2", "128"])?;
     in_theirs.until_held(256)?;
-    let later = Stranger::start(VICTIM + 10, own, &["maps", "2", "512"])?;
+    let later = OtherUser::start(VICTIM + 10, own, &["maps", "2", "512"])?;
     later.until_held(1024)?;
     assert_eq!(first.held()?, 1024);
     drop(attackers);
     // More than its share was before.
-    let after = Stranger::start(VICTIM + 20, own, &["maps", "10", "512"])?;
+    let after = OtherUser::start(VICTIM + 20, own, &["maps", "10", "512"])?;
     after.until_held(5120)?;
     assert_eq!((first.held()?, in_theirs.held()?, later.held()?), (1024, 256, 1024));
     drop((first, in_theirs, later, after));
@@ -141,13 +149,13 @@ pub fn who_takes_all_that_masu_can_hold_takes_nothing_from_others(_: &Live) -> O
 }
 
 /// A process that calls itself like another user's program does not get into that program's group.
-pub fn an_impostor_by_name_does_not_enter_a_group(_: &Live) -> Outcome {
+fn an_impostor_by_name_does_not_enter_a_group(_: &Host) -> Outcome {
     let place = Place::make(&[])?;
     let (real, impostor) = (
-        Stranger::start(VICTIM, None, &["called", "asterisk"])?,
-        Stranger::start(ATTACKER, None, &["called", "asterisk"])?,
+        OtherUser::start(VICTIM, None, &["called", "asterisk"])?,
+        OtherUser::start(ATTACKER, None, &["called", "asterisk"])?,
     );
-    let odd = Stranger::start(VICTIM, None, &["called", "a) Z 1 1 ("])?;
+    let odd = OtherUser::start(VICTIM, None, &["called", "a) Z 1 1 ("])?;
     let own = std::env::current_exe()?.canonicalize()?;
     let config = format!(
         "policy = \"equal\"\ninterval_s = 0.1\n[[program]]\nname = \"voice\"\nuser = {VICTIM}\ncommand = \"asterisk\"\ndomain = \"shop\"\n\
@@ -176,7 +184,7 @@ pub fn an_impostor_by_name_does_not_enter_a_group(_: &Live) -> Outcome {
 
 /// Every way of naming a program is refused if other users could choose the processes that it matches, each with its
 /// line.
-pub fn a_program_that_anybody_could_be_is_refused(_: &Live) -> Outcome {
+fn a_program_that_anybody_could_be_is_refused(_: &Host) -> Outcome {
     let place = Place::make(&[])?;
     let before = place.tree()?;
     let cases = [

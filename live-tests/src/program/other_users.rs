@@ -12,7 +12,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
 use super::Wrong;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// Drops a part of this process's privileges.
 pub(super) fn become_one(who: &str) -> Result<(), Wrong> {
@@ -52,12 +52,12 @@ fn ask(connection: &Connection, pid: i32) -> Result<Answer, Wrong> {
     let bytes = Request::Register(Terms { pid, ..USUAL }).write(&mut message);
     connection.send(&message[..bytes], &[])?;
     let mut answer = [0; SHORT_BYTES];
-    let (bytes, _) = connection.receive(&mut answer, PATIENCE)?.ok_or("it was cut off")?;
+    let (bytes, _) = connection.receive(&mut answer, TIME_LIMIT)?.ok_or("it was cut off")?;
     Answer::read(&answer[..bytes]).map_err(|_| "an answer that is none".into())
 }
 
 /// Connects as often as it can, up to `count`, registers nothing, and holds all until its input ends.
-pub(super) fn crowd(who: &str, socket: &str, count: u64) -> Result<(), Wrong> {
+pub(super) fn clients(who: &str, socket: &str, count: u64) -> Result<(), Wrong> {
     linux::open_files::raise();
     become_one(who)?;
     let held: Vec<Connection> = (0..count).map_while(|_| Connection::at(Path::new(socket)).ok()).collect();

@@ -1,5 +1,5 @@
 /*
- * A cooperating program, for tests: `say PART` does one thing with libmasu, and ends with "right", or prints the error.
+ * A cooperating program, for tests: `track_client PART` does one thing with libmasu, and ends with "right", or prints the error.
  * MASU_TRACK holds the socket of the tracker; the caller sets it.
  *
  * Longer than 600 lines because virtual machines get each test program as one file; each part is independent.

@@ -48,7 +48,7 @@ fn serve(orders: &mut dyn BufRead, answers: &mut dyn Write) -> ExitCode {
             Ok(_) => (),
         }
         let Ok(order) = serde_json::from_str::<Order>(&text) else {
-            eprintln!("toy: not an order: {text}");
+            eprintln!("target process: not an order: {text}");
             return ExitCode::FAILURE;
         };
         let answer = served.carry_out(order).unwrap_or_else(|errno| Answer::Refused { errno: errno.raw_os_error() });

@@ -1,6 +1,6 @@
 // Fills memory, waits for a line, checks that all is as it left it, and changes it meanwhile.
 //
-// `weigh MIB SECONDS`: each wait is for a line, or for the end of the input. `rest` is printed before memory is
+// `memory_checker MIB SECONDS`: each wait is for a line, or for the end of the input. `rest` is printed before memory is
 // touched.
 
 #include <pthread.h>

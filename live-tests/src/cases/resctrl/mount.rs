@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use super::emulator::Emulator;
 
-/// Whether the machine has the subject of the rule.
+/// Whether the machine shows the rule.
 #[derive(Debug)]
 pub(crate) enum Shown {
     /// The machine has it, and keeps the rule.
@@ -30,7 +30,7 @@ pub(crate) fn not(why: impl Into<String>) -> Trial {
 
 /// The file system, its `info`, and the state to restore.
 #[derive(Debug)]
-pub(crate) struct Subject {
+pub(crate) struct Mount {
     /// Mount point.
     pub(crate) root: PathBuf,
     /// The emulator; `None` of the kernel's own.
@@ -52,19 +52,19 @@ pub(crate) struct Subject {
     _lock: File,
 }
 
-impl Subject {
+impl Mount {
     /// The emulator with these arguments.
-    pub(crate) fn emulated(arguments: &[&str]) -> Result<Subject, Failed> {
+    pub(crate) fn emulated(arguments: &[&str]) -> Result<Mount, Failed> {
         let emulator = Emulator::start(arguments)?;
-        Subject::at(emulator.root(), Some(emulator), String::new())
+        Mount::at(emulator.root(), Some(emulator), String::new())
     }
 
     /// The kernel's own, with groups of our own names.
-    pub(crate) fn of_the_kernel(root: PathBuf) -> Result<Subject, Failed> {
-        Subject::at(root, None, format!("masu-live-{}-", std::process::id()))
+    pub(crate) fn of_the_kernel(root: PathBuf) -> Result<Mount, Failed> {
+        Mount::at(root, None, format!("masu-live-{}-", std::process::id()))
     }
 
-    fn at(root: PathBuf, emulator: Option<Emulator>, prefix: String) -> Result<Subject, Failed> {
+    fn at(root: PathBuf, emulator: Option<Emulator>, prefix: String) -> Result<Mount, Failed> {
         let lock = File::open(&root)?;
         flock(&lock, FlockOperation::LockExclusive)?;
         let schemata = fs::read_to_string(root.join("schemata"))?;
@@ -73,7 +73,7 @@ impl Subject {
         let (name, values) = first.split_once(':').ok_or("no values in schemata")?;
         let info = |file: &str| fs::read_to_string(root.join("info").join(name).join(file));
         let caches = values.split(';').filter_map(|value| value.split_once('=')?.0.parse().ok()).collect();
-        Ok(Subject {
+        Ok(Mount {
             emulator,
             lines: lines.iter().filter_map(|line| Some(line.split_once(':')?.0.to_owned())).collect(),
             caches,

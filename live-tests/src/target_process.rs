@@ -1,22 +1,22 @@
 //! A target process: a process with all its pages under the control of the test.
 //!
-//! The test program starts itself again as `--toy` and gives it orders over a pipe, one at a time, each answered before
+//! The test program starts itself again as `--target-process` and gives it orders over a pipe, one at a time, each answered before
 //! the next. Its mappings are aligned to windows of 2 MiB and merge with no neighbour; nothing but orders touches them.
-//! The target process ends with the test: when its [`ToyProcess`] is dropped, and also when the test itself is killed.
+//! The target process ends with the test: when its [`TargetProcess`] is dropped, and also when the test itself is killed.
 //!
 //! ```ignore
-//! let mut toy = ToyProcess::start()?;
-//! let heap = toy.map(Backing::Anonymous, 4)?;       // 4 windows
-//! toy.write(heap.window(0), 7)?;                    // fills 512 pages with the pattern of seed 7
-//! toy.read(heap.window(1).every(8))?;               // touches every eighth page of the second window
-//! toy.check(heap.window(0), 7)?;                    // Err(Differs) names the first wrong word
+//! let mut target process = TargetProcess::start()?;
+//! let heap = process.map(Backing::Anonymous, 4)?;       // 4 windows
+//! process.write(heap.window(0), 7)?;                    // fills 512 pages with the pattern of seed 7
+//! process.read(heap.window(1).every(8))?;               // touches every eighth page of the second window
+//! process.check(heap.window(0), 7)?;                    // Err(Differs) names the first wrong word
 //! ```
 
 mod memory;
 mod orders;
 mod resisting;
 pub(crate) mod served;
-pub(crate) mod subject;
+pub(crate) mod task;
 
 use std::io::{Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
@@ -35,18 +35,18 @@ pub use orders::{Backing, Part, Protection};
 pub(crate) const MADV_GUARD_INSTALL: i32 = 102;
 
 /// The argument that makes the test program a target process.
-pub(crate) const FLAG: &str = "--toy";
+pub(crate) const FLAG: &str = "--target-process";
 
 const PAGE: u64 = 4096;
 
 /// An order is answered within this time, or the target process hangs. Emulated machines are slow, so it is long.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIME_LIMIT: Duration = Duration::from_secs(120);
 
 /// Why an order was not carried out.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ToyError {
+pub enum TargetError {
     /// The kernel refused it.
-    #[error("toy {pid}: {order}: {}", linux::describe(*errno))]
+    #[error("target process {pid}: {order}: {}", linux::describe(*errno))]
     Refused {
         /// Process id of the target process.
         pid: Pid,
@@ -56,7 +56,7 @@ pub enum ToyError {
         errno: Errno,
     },
     /// A page differs from its written contents.
-    #[error("toy {pid}: memory changed: {address:#x} holds {found:#018x} instead of {expected:#018x}")]
+    #[error("target process {pid}: memory changed: {address:#x} holds {found:#018x} instead of {expected:#018x}")]
     Differs {
         /// Process id of the target process.
         pid: Pid,
@@ -68,7 +68,7 @@ pub enum ToyError {
         expected: u64,
     },
     /// The process ended instead of answering.
-    #[error("toy {pid}: {order}: it ended instead ({status})")]
+    #[error("target process {pid}: {order}: it ended instead ({status})")]
     Ended {
         /// Process id of the target process.
         pid: Pid,
@@ -78,7 +78,7 @@ pub enum ToyError {
         status: String,
     },
     /// The process did not answer in time, or not in known words.
-    #[error("toy {pid}: {order}: {problem}")]
+    #[error("target process {pid}: {order}: {problem}")]
     Unanswered {
         /// Process id of the target process.
         pid: Pid,
@@ -89,11 +89,11 @@ pub enum ToyError {
     },
 }
 
-impl ToyError {
+impl TargetError {
     /// The kernel's answer, when it refused an order.
     pub fn errno(&self) -> Option<Errno> {
         match self {
-            ToyError::Refused { errno, .. } => Some(*errno),
+            TargetError::Refused { errno, .. } => Some(*errno),
             _ => None,
         }
     }
@@ -174,7 +174,7 @@ impl Forked {
 
 /// A running target process. Dropping it ends it and its forks.
 #[derive(Debug)]
-pub struct ToyProcess {
+pub struct TargetProcess {
     child: Child,
     orders: ChildStdin,
     answers: ChildStdout,
@@ -182,28 +182,28 @@ pub struct ToyProcess {
     forks: usize,
 }
 
-impl ToyProcess {
+impl TargetProcess {
     /// Starts one, with no mappings of its own yet.
     ///
     /// # Errors
     /// When the program cannot be started again, or does not say that it is ready.
-    pub fn start() -> Result<ToyProcess, ToyError> {
-        ToyProcess::start_by(Command::new("/proc/self/exe"))
+    pub fn start() -> Result<TargetProcess, TargetError> {
+        TargetProcess::start_by(Command::new("/proc/self/exe"))
     }
 
     /// Starts one through `command`, which must in the end run this program with the appended arguments.
     ///
     /// # Errors
     /// As `start`.
-    pub fn start_by(mut command: Command) -> Result<ToyProcess, ToyError> {
-        let unstarted = |problem: String| ToyError::Unanswered { pid: Pid(0), order: "start".to_owned(), problem };
+    pub fn start_by(mut command: Command) -> Result<TargetProcess, TargetError> {
+        let unstarted = |problem: String| TargetError::Unanswered { pid: Pid(0), order: "start".to_owned(), problem };
         command.arg(FLAG).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(|error| unstarted(error.to_string()))?;
         let (Some(orders), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(unstarted("its pipes are missing".to_owned()));
         };
-        let mut toy = ToyProcess { child, orders, answers, unread: Vec::new(), forks: 0 };
-        toy.answer("start").map(|_| toy)
+        let mut process = TargetProcess { child, orders, answers, unread: Vec::new(), forks: 0 };
+        process.answer("start").map(|_| process)
     }
 
     /// Process id.
@@ -215,7 +215,7 @@ impl ToyProcess {
     ///
     /// # Errors
     /// The kernel's refusal.
-    pub fn map(&mut self, backing: Backing, windows: u64) -> Result<Mapping, ToyError> {
+    pub fn map(&mut self, backing: Backing, windows: u64) -> Result<Mapping, TargetError> {
         self.mapping_of(Order::Map { backing, windows })
     }
 
@@ -224,7 +224,7 @@ impl ToyProcess {
     ///
     /// # Errors
     /// The kernel's refusal; `ENOMEM` for an address beyond the reach of its page tables.
-    pub fn map_at(&mut self, start: u64, windows: u64) -> Result<Mapping, ToyError> {
+    pub fn map_at(&mut self, start: u64, windows: u64) -> Result<Mapping, TargetError> {
         self.mapping_of(Order::MapAt { start, windows })
     }
 
@@ -232,7 +232,7 @@ impl ToyProcess {
     ///
     /// # Errors
     /// When the target process ended, as it does by writing where it must not.
-    pub fn write(&mut self, part: Part, seed: u64) -> Result<(), ToyError> {
+    pub fn write(&mut self, part: Part, seed: u64) -> Result<(), TargetError> {
         self.done(Order::Write { part, seed })
     }
 
@@ -240,7 +240,7 @@ impl ToyProcess {
     ///
     /// # Errors
     /// When the target process ended.
-    pub fn write_byte(&mut self, part: Part, at: u64) -> Result<(), ToyError> {
+    pub fn write_byte(&mut self, part: Part, at: u64) -> Result<(), TargetError> {
         self.done(Order::WriteByte { part, at })
     }
 
@@ -248,7 +248,7 @@ impl ToyProcess {
     ///
     /// # Errors
     /// When the target process ended.
-    pub fn read(&mut self, part: Part) -> Result<(), ToyError> {
+    pub fn read(&mut self, part: Part) -> Result<(), TargetError> {
         self.done(Order::Read { part })
     }
 
@@ -256,7 +256,7 @@ impl ToyProcess {
     ///
     /// # Errors
     /// When the target process ended.
-    pub fn read_pages(&mut self, mapping: Mapping, pages: &[u64], threads: usize) -> Result<(), ToyError> {
+    pub fn read_pages(&mut self, mapping: Mapping, pages: &[u64], threads: usize) -> Result<(), TargetError> {
         let pages = pages.iter().map(|page| mapping.start + page * PAGE).collect();
         self.done(Order::ReadPages { pages, threads })
     }
@@ -265,7 +265,7 @@ impl ToyProcess {
     ///
     /// # Errors
     /// `Differs` for the first wrong word.
-    pub fn check(&mut self, part: Part, seed: u64) -> Result<(), ToyError> {
+    pub fn check(&mut self, part: Part, seed: u64) -> Result<(), TargetError> {
         self.done(Order::Check { part, seed })
     }
 
@@ -273,7 +273,7 @@ impl ToyProcess {
     ///
     /// # Errors
     /// The kernel's refusal.
-    pub fn protect(&mut self, part: Part, protection: Protection) -> Result<(), ToyError> {
+    pub fn protect(&mut self, part: Part, protection: Protection) -> Result<(), TargetError> {
         self.done(Order::Protect { part, protection })
     }
 
@@ -281,7 +281,7 @@ impl ToyProcess {
     ///
     /// # Errors
     /// The kernel's refusal.
-    pub fn unmap(&mut self, part: Part) -> Result<(), ToyError> {
+    pub fn unmap(&mut self, part: Part) -> Result<(), TargetError> {
         self.done(Order::Unmap { part })
     }
 
@@ -290,7 +290,7 @@ impl ToyProcess {
     ///
     /// # Errors
     /// The kernel's refusal.
-    pub fn move_away(&mut self, part: Part) -> Result<Mapping, ToyError> {
+    pub fn move_away(&mut self, part: Part) -> Result<Mapping, TargetError> {
         self.mapping_of(Order::Move { part })
     }
 
@@ -298,7 +298,7 @@ impl ToyProcess {
     ///
     /// # Errors
     /// The kernel's refusal.
-    pub fn advise(&mut self, part: Part, advice: i32) -> Result<(), ToyError> {
+    pub fn advise(&mut self, part: Part, advice: i32) -> Result<(), TargetError> {
         self.done(Order::Advise { part, advice })
     }
 
@@ -306,7 +306,7 @@ impl ToyProcess {
     ///
     /// # Errors
     /// The kernel's refusal.
-    pub fn lock(&mut self, part: Part) -> Result<(), ToyError> {
+    pub fn lock(&mut self, part: Part) -> Result<(), TargetError> {
         self.done(Order::Lock { part })
     }
 
@@ -314,7 +314,7 @@ impl ToyProcess {
     ///
     /// # Errors
     /// The kernel's refusal.
-    pub fn unlock(&mut self, part: Part) -> Result<(), ToyError> {
+    pub fn unlock(&mut self, part: Part) -> Result<(), TargetError> {
         self.done(Order::Unlock { part })
     }
 
@@ -323,7 +323,7 @@ impl ToyProcess {
     ///
     /// # Errors
     /// When the target process ended.
-    pub fn forget_translations(&mut self) -> Result<(), ToyError> {
+    pub fn forget_translations(&mut self) -> Result<(), TargetError> {
         self.done(Order::ForgetTranslations)
     }
 
@@ -331,7 +331,7 @@ impl ToyProcess {
     ///
     /// # Errors
     /// The kernel's refusal.
-    pub fn forbid_huge_pages(&mut self) -> Result<(), ToyError> {
+    pub fn forbid_huge_pages(&mut self) -> Result<(), TargetError> {
         self.done(Order::ForbidHugePages)
     }
 
@@ -339,7 +339,7 @@ impl ToyProcess {
     ///
     /// # Errors
     /// The kernel's refusal: `INVAL` before Linux 6.4.
-    pub fn offer_all(&mut self) -> Result<(), ToyError> {
+    pub fn offer_all(&mut self) -> Result<(), TargetError> {
         self.done(Order::OfferAll)
     }
 
@@ -348,7 +348,7 @@ impl ToyProcess {
     ///
     /// # Errors
     /// `OPNOTSUPP` on a processor other than x86-64.
-    pub fn time_loads(&mut self, part: Part) -> Result<u64, ToyError> {
+    pub fn time_loads(&mut self, part: Part) -> Result<u64, TargetError> {
         let order = Order::TimeLoads { part };
         match self.obey(&order)? {
             Answer::Ticks { median } => Ok(median),
@@ -356,12 +356,12 @@ impl ToyProcess {
         }
     }
 
-    /// Starts `threads` threads that go over the pages, again and again, until [`ToyProcess::rest`]. Writing threads
+    /// Starts `threads` threads that go over the pages, again and again, until [`TargetProcess::rest`]. Writing threads
     /// rewrite the present contents, so the pages still check.
     ///
     /// # Errors
     /// When the target process ended.
-    pub fn spin(&mut self, part: Part, threads: usize, writing: bool) -> Result<(), ToyError> {
+    pub fn spin(&mut self, part: Part, threads: usize, writing: bool) -> Result<(), TargetError> {
         self.done(Order::Spin { part, threads, writing })
     }
 
@@ -369,15 +369,15 @@ impl ToyProcess {
     ///
     /// # Errors
     /// When the target process ended.
-    pub fn rest(&mut self) -> Result<(), ToyError> {
+    pub fn rest(&mut self) -> Result<(), TargetError> {
         self.done(Order::Rest)
     }
 
-    /// Forks, and keeps the copy until [`ToyProcess::end_fork`].
+    /// Forks, and keeps the copy until [`TargetProcess::end_fork`].
     ///
     /// # Errors
     /// The kernel's refusal.
-    pub fn fork(&mut self) -> Result<Forked, ToyError> {
+    pub fn fork(&mut self) -> Result<Forked, TargetError> {
         let order = Order::Fork;
         match self.obey(&order)? {
             Answer::Process { pid } => {
@@ -388,27 +388,27 @@ impl ToyProcess {
         }
     }
 
-    /// Has the forked copy write, as [`ToyProcess::write`].
+    /// Has the forked copy write, as [`TargetProcess::write`].
     ///
     /// # Errors
     /// When the copy ended.
-    pub fn write_in_fork(&mut self, fork: Forked, part: Part, seed: u64) -> Result<(), ToyError> {
+    pub fn write_in_fork(&mut self, fork: Forked, part: Part, seed: u64) -> Result<(), TargetError> {
         self.done(Order::Forked { index: fork.index, order: Box::new(Order::Write { part, seed }) })
     }
 
-    /// Has the forked copy read, as [`ToyProcess::read`].
+    /// Has the forked copy read, as [`TargetProcess::read`].
     ///
     /// # Errors
     /// When the copy ended.
-    pub fn read_in_fork(&mut self, fork: Forked, part: Part) -> Result<(), ToyError> {
+    pub fn read_in_fork(&mut self, fork: Forked, part: Part) -> Result<(), TargetError> {
         self.done(Order::Forked { index: fork.index, order: Box::new(Order::Read { part }) })
     }
 
-    /// Has the forked copy compare, as [`ToyProcess::check`].
+    /// Has the forked copy compare, as [`TargetProcess::check`].
     ///
     /// # Errors
     /// `Differs` for the first wrong word.
-    pub fn check_in_fork(&mut self, fork: Forked, part: Part, seed: u64) -> Result<(), ToyError> {
+    pub fn check_in_fork(&mut self, fork: Forked, part: Part, seed: u64) -> Result<(), TargetError> {
         self.done(Order::Forked { index: fork.index, order: Box::new(Order::Check { part, seed }) })
     }
 
@@ -416,7 +416,7 @@ impl ToyProcess {
     ///
     /// # Errors
     /// When it is gone already.
-    pub fn end_fork(&mut self, fork: Forked) -> Result<(), ToyError> {
+    pub fn end_fork(&mut self, fork: Forked) -> Result<(), TargetError> {
         self.done(Order::EndFork { index: fork.index })
     }
 
@@ -424,7 +424,7 @@ impl ToyProcess {
     ///
     /// # Errors
     /// When no copy can be made.
-    pub fn faults(&mut self, part: Part) -> Result<bool, ToyError> {
+    pub fn faults(&mut self, part: Part) -> Result<bool, TargetError> {
         let fork = self.fork()?;
         let faulted = match self.read_in_fork(fork, part) {
             Ok(()) => false,
@@ -439,7 +439,7 @@ impl ToyProcess {
     ///
     /// # Errors
     /// The kernel's refusal.
-    pub fn exec(&mut self) -> Result<(), ToyError> {
+    pub fn exec(&mut self) -> Result<(), TargetError> {
         let order = Order::Exec;
         match self.obey(&order)? {
             Answer::Process { .. } => {
@@ -454,7 +454,7 @@ impl ToyProcess {
     ///
     /// # Errors
     /// When it does not.
-    pub fn exit(mut self, status: i32) -> Result<ExitStatus, ToyError> {
+    pub fn exit(mut self, status: i32) -> Result<ExitStatus, TargetError> {
         self.send(&Order::Exit { status })?;
         self.child.wait().map_err(|error| self.unanswered("exit", error.to_string()))
     }
@@ -463,7 +463,7 @@ impl ToyProcess {
     ///
     /// # Errors
     /// When it is gone.
-    pub fn freeze(&self) -> Result<(), ToyError> {
+    pub fn freeze(&self) -> Result<(), TargetError> {
         self.signal(Signal::STOP)
     }
 
@@ -471,7 +471,7 @@ impl ToyProcess {
     ///
     /// # Errors
     /// When it is gone.
-    pub fn thaw(&self) -> Result<(), ToyError> {
+    pub fn thaw(&self) -> Result<(), TargetError> {
         self.signal(Signal::CONT)
     }
 
@@ -482,52 +482,52 @@ impl ToyProcess {
         let _ = self.child.wait();
     }
 
-    fn signal(&self, signal: Signal) -> Result<(), ToyError> {
+    fn signal(&self, signal: Signal) -> Result<(), TargetError> {
         let order = || "signal".to_owned();
         rustix::process::Pid::from_raw(self.pid().0)
             .ok_or(Errno::SRCH)
             .and_then(|pid| rustix::process::kill_process(pid, signal))
-            .map_err(|errno| ToyError::Refused { pid: self.pid(), order: order(), errno })
+            .map_err(|errno| TargetError::Refused { pid: self.pid(), order: order(), errno })
     }
 
-    fn done(&mut self, order: Order) -> Result<(), ToyError> {
+    fn done(&mut self, order: Order) -> Result<(), TargetError> {
         match self.obey(&order)? {
             Answer::Done => Ok(()),
             other => Err(self.confused(&order, &other)),
         }
     }
 
-    fn mapping_of(&mut self, order: Order) -> Result<Mapping, ToyError> {
+    fn mapping_of(&mut self, order: Order) -> Result<Mapping, TargetError> {
         match self.obey(&order)? {
             Answer::At { start, end } => Ok(Mapping { start, end }),
             other => Err(self.confused(&order, &other)),
         }
     }
 
-    fn obey(&mut self, order: &Order) -> Result<Answer, ToyError> {
+    fn obey(&mut self, order: &Order) -> Result<Answer, TargetError> {
         self.send(order)?;
         let name = name_of(order);
         match self.answer(&name)? {
             Answer::Refused { errno } => {
                 let errno = Errno::from_raw_os_error(errno);
-                Err(ToyError::Refused { pid: self.pid(), order: name, errno })
+                Err(TargetError::Refused { pid: self.pid(), order: name, errno })
             }
             Answer::Differs { address, found, expected } => {
-                Err(ToyError::Differs { pid: self.pid(), address, found, expected })
+                Err(TargetError::Differs { pid: self.pid(), address, found, expected })
             }
             answer => Ok(answer),
         }
     }
 
-    fn send(&mut self, order: &Order) -> Result<(), ToyError> {
+    fn send(&mut self, order: &Order) -> Result<(), TargetError> {
         let name = name_of(order);
         let line = serde_json::to_string(order).map_err(|error| self.unanswered(&name, error.to_string()))?;
         writeln!(self.orders, "{line}").map_err(|_| self.ended(&name))
     }
 
     /// One line from the target process, within the time limit.
-    fn answer(&mut self, order: &str) -> Result<Answer, ToyError> {
-        let deadline = Instant::now() + PATIENCE;
+    fn answer(&mut self, order: &str) -> Result<Answer, TargetError> {
+        let deadline = Instant::now() + TIME_LIMIT;
         loop {
             if let Some(end) = self.unread.iter().position(|&byte| byte == b'\n') {
                 let line: Vec<u8> = self.unread.drain(..=end).collect();
@@ -537,7 +537,7 @@ impl ToyProcess {
             let timeout = Timespec::try_from(left).map_err(|error| self.unanswered(order, error.to_string()))?;
             let ready = poll(&mut [PollFd::new(&self.answers, PollFlags::IN)], Some(&timeout));
             match ready {
-                Ok(0) => return Err(self.unanswered(order, format!("no answer within {} s", PATIENCE.as_secs()))),
+                Ok(0) => return Err(self.unanswered(order, format!("no answer within {} s", TIME_LIMIT.as_secs()))),
                 Ok(_) => (),
                 Err(Errno::INTR) => continue,
                 Err(errno) => return Err(self.unanswered(order, linux::describe(errno))),
@@ -551,21 +551,21 @@ impl ToyProcess {
         }
     }
 
-    fn ended(&mut self, order: &str) -> ToyError {
+    fn ended(&mut self, order: &str) -> TargetError {
         let status = self.child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
-        ToyError::Ended { pid: self.pid(), order: order.to_owned(), status }
+        TargetError::Ended { pid: self.pid(), order: order.to_owned(), status }
     }
 
-    fn unanswered(&self, order: &str, problem: String) -> ToyError {
-        ToyError::Unanswered { pid: self.pid(), order: order.to_owned(), problem }
+    fn unanswered(&self, order: &str, problem: String) -> TargetError {
+        TargetError::Unanswered { pid: self.pid(), order: order.to_owned(), problem }
     }
 
-    fn confused(&self, order: &Order, answer: &Answer) -> ToyError {
+    fn confused(&self, order: &Order, answer: &Answer) -> TargetError {
         self.unanswered(&name_of(order), format!("an answer to something else: {answer:?}"))
     }
 }
 
-impl Drop for ToyProcess {
+impl Drop for TargetProcess {
     fn drop(&mut self) {
         self.kill();
     }
