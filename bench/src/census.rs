@@ -6,10 +6,10 @@ use std::io::Write as _;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::harness::{Metric, Runs, median_of, or_dash};
 use crate::masu::{CensusReport, ClassReport};
-use crate::pairs::{Better, order_of_round};
 use crate::place::Place;
-use crate::report::{Report, Target, Unit, Versus};
+use crate::report::{Report, Target, Unit};
 use crate::session::Session;
 use crate::table::Table;
 use crate::thp::{Guard, Mode};
@@ -29,12 +29,8 @@ pub struct Options {
     pub pairs: usize,
 }
 
-/// Findings of both ways.
-#[derive(Default, serde::Serialize)]
-struct Ways {
-    sampled: Vec<CensusReport>,
-    exact: Vec<CensusReport>,
-}
+const EXACT: &str = "every frame";
+const SAMPLED: &str = "sampled";
 
 /// Runs the benchmark.
 ///
@@ -49,16 +45,12 @@ pub fn run(session: &Session, options: &Options) -> Result<()> {
     let arguments = ["--mib".to_owned(), options.mib.to_string()];
     let _dense = Workload::start("workload-dense", &arguments, &session.processors, Place::Only(0), &session.stop)?;
     let _cached = cached(options.cached_mib)?;
-    let mut ways = Ways::default();
-    for round in 0..options.pairs {
-        session.progress(&format!("round {} of {}", round + 1, options.pairs));
-        for nth in order_of_round(round, 2) {
-            let (way, option): (_, &[&str]) =
-                if nth == 0 { (&mut ways.exact, &["--exact"]) } else { (&mut ways.sampled, &[]) };
-            way.push(masu.census(option, &session.processors, &session.stop)?);
-        }
-    }
-    report(session, options, &ways)
+    let mut runs = Runs::default();
+    runs.measure(session, options.pairs, "", &[EXACT, SAMPLED], |turn| {
+        let option: &[&str] = if turn.way == EXACT { &["--exact"] } else { &[] };
+        masu.census(option, &session.processors, &session.stop)
+    })?;
+    runs.finish(report(session, options, &runs), session)
 }
 
 /// An unnamed file of `mib` MiB, written and in the page cache.
@@ -72,38 +64,33 @@ fn cached(mib: u64) -> Result<File> {
     Ok(file)
 }
 
-fn report(session: &Session, options: &Options, ways: &Ways) -> Result<()> {
+fn report(session: &Session, options: &Options, runs: &Runs<&'static str, CensusReport>) -> Report {
     let Options { mib, cached_mib, .. } = options;
     let title =
         format!("census: who uses memory for what, with {mib} MiB of a program and {cached_mib} MiB of page cache");
     let mut report = Report::new("census", title, &session.host);
-    let costs = |way: &[CensusReport]| way.iter().map(|of| of.cost_us / 1e3).collect::<Vec<f64>>();
-    let (exact, sampled) = (costs(&ways.exact), costs(&ways.sampled));
-    let versus = Versus { baseline: "every frame", this: "sampled" };
-    report.compare("looking", Unit::Milliseconds, Better::Less, versus, (&exact, &sampled));
-    report.figure("sampled", Unit::Milliseconds, crate::pairs::median(&sampled), Some(Target::AtMost(30.0)));
-    report.table("Sampled beside every frame, medians of the pairs:", by_class(ways));
+    let cost = || Metric::less("looking", Unit::Milliseconds, |census: &CensusReport| census.cost_us / 1e3);
+    runs.compare(&mut report, &[(EXACT, SAMPLED)], &[cost()]);
+    runs.figures(&mut report, &[cost().target(SAMPLED, Target::AtMost(30.0))]);
+    report
+        .table("Sampled beside every frame, medians of the pairs:", by_class(runs.of("", EXACT), runs.of("", SAMPLED)));
     report.note(
         "Off by: the difference between a sample and the exact census of its pair. Beyond the bound: how many were off by more than the \
          sample said; one of twenty may be.",
     );
-    report.sample("censuses", ways);
-    report.finish(session.save)
+    report
 }
 
-fn by_class(ways: &Ways) -> Table {
+fn by_class(exact: &[CensusReport], sampled: &[CensusReport]) -> Table {
     let mut table = Table::new(["class", "memory", "off by", "bound", "beyond the bound"]);
-    let Some(first) = ways.exact.first() else { return table };
+    let Some(first) = exact.first() else { return table };
     for (nth, of) in first.classes.iter().enumerate() {
-        let pairs: Vec<(&ClassReport, &ClassReport)> = ways
-            .exact
-            .iter()
-            .zip(&ways.sampled)
-            .filter_map(|(a, b)| Some((a.classes.get(nth)?, b.classes.get(nth)?)))
-            .collect();
+        let same_class = |(exact, sampled): (&'_ CensusReport, &'_ CensusReport)| {
+            Some((exact.classes.get(nth)?.clone(), sampled.classes.get(nth)?.clone()))
+        };
+        let pairs: Vec<(ClassReport, ClassReport)> = exact.iter().zip(sampled).filter_map(same_class).collect();
         let middle = |value: &dyn Fn(&ClassReport, &ClassReport) -> f64| {
-            let values: Vec<f64> = pairs.iter().map(|(exact, sampled)| value(exact, sampled)).collect();
-            format!("{:.1} MiB", crate::pairs::median(&values).unwrap_or(f64::NAN) / f64::from(1 << 20))
+            or_dash(Unit::Bytes, median_of(&pairs, |(exact, sampled)| value(exact, sampled)))
         };
         let off = |exact: &ClassReport, sampled: &ClassReport| (exact.bytes - sampled.bytes).abs();
         let beyond = pairs.iter().filter(|(exact, sampled)| off(exact, sampled) > sampled.error_bound_bytes).count();

@@ -6,11 +6,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use rustix::process::Signal;
 
-use crate::masu::Attached;
-use crate::pairs::{Better, order_of_round};
+use crate::harness::{Metric, Runs};
 use crate::place::Place;
 use crate::process::{by_name, processor_time};
-use crate::report::{Report, Target, Unit, Versus};
+use crate::report::{Report, Target, Unit};
 use crate::session::Session;
 use crate::thp::{Guard, Mode};
 use crate::workload::Workload;
@@ -58,13 +57,19 @@ pub fn run(session: &Session, options: &Options) -> Result<()> {
     ensure!(attached.is_running(), "masu ended before it was asked to");
     let used = processor_time(attached.pid())?.saturating_sub(before);
     let kernel_used = khugepaged()?.saturating_sub(kernel_before);
-    let (stopped, at_work) = pairs(&mut dense, &mut attached, session, options)?;
+    let mut runs = Runs::default();
+    let ways = ["masu stopped", "masu at work"];
+    runs.measure(session, options.pairs, "", &ways, |turn| {
+        attached.signal([Signal::STOP, Signal::CONT][turn.nth]);
+        dense.ask("run 2000", LIMIT, &session.stop)?.number("rate")
+    })?;
+    attached.signal(Signal::CONT);
     let end = attached.interrupt(&session.stop)?;
 
     let title = format!("idle-cost: masu attached to a program with {} MiB, random access, settled", options.mib);
     let mut report = Report::new("idle-cost", title, &session.host);
-    let versus = Versus { baseline: "masu stopped", this: "masu at work" };
-    report.compare("random access", Unit::PerSecond, Better::More, versus, (&stopped, &at_work));
+    let rate = Metric::more("random access", Unit::PerSecond, |rate: &f64| *rate);
+    runs.compare(&mut report, &[(ways[0], ways[1])], &[rate]);
     let share = Some(used.as_secs_f64() / over);
     report.figure(
         &format!("masu's share of one core over {over:.0} s"),
@@ -81,7 +86,7 @@ pub fn run(session: &Session, options: &Options) -> Result<()> {
     }
     report.sample("attach", &end);
     report.sample("processor_time_s", used.as_secs_f64());
-    report.finish(session.save)
+    runs.finish(report, session)
 }
 
 /// Runs the program for `time`, in pieces, so that a signal is noticed.
@@ -92,23 +97,4 @@ fn run_for(dense: &mut Workload, session: &Session, time: Duration) -> Result<()
         dense.ask(&format!("run {piece}"), LIMIT, &session.stop)?;
     }
     Ok(())
-}
-
-fn pairs(
-    dense: &mut Workload,
-    attached: &mut Attached,
-    session: &Session,
-    options: &Options,
-) -> Result<(Vec<f64>, Vec<f64>)> {
-    let mut rates: [Vec<f64>; 2] = Default::default();
-    for round in 0..options.pairs {
-        session.progress(&format!("measuring the program, round {} of {}", round + 1, options.pairs));
-        for nth in order_of_round(round, 2) {
-            attached.signal(if nth == 0 { Signal::STOP } else { Signal::CONT });
-            rates[nth].push(dense.ask("run 2000", LIMIT, &session.stop)?.number("rate")?);
-        }
-    }
-    attached.signal(Signal::CONT);
-    let [stopped, at_work] = rates;
-    Ok((stopped, at_work))
 }

@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
+use units::cast::fits;
 
+use crate::harness::{Column, Runs};
 use crate::hot_pages::{PAGES_PER_WINDOW, hot_pages};
 use crate::masu::{Masu, PagesReport};
-use crate::pairs::median;
 use crate::place::Place;
 use crate::report::{Report, Target, Unit};
 use crate::session::Session;
-use crate::table::Table;
 use crate::thp::{Guard, Mode};
 use crate::workload::Workload;
 
@@ -86,18 +86,21 @@ pub fn run(session: &Session, options: &Options) -> Result<()> {
     let masu = session.masu()?;
     session.warm_up()?;
     let _guard = Guard::turn(Mode::Madvise)?;
-    let (mut samples, mut backend) = (Vec::new(), String::new());
+    let (mut runs, mut backend) = (Runs::default(), String::new());
     for hot_per_window in SIZES {
         session.progress(&format!("{hot_per_window} of {PAGES_PER_WINDOW} pages hot"));
-        backend = one_size(session, &masu, options, hot_per_window, &mut samples)?;
+        let samples;
+        (samples, backend) = one_size(session, &masu, options, hot_per_window)?;
+        runs.push(format!("{hot_per_window} of {PAGES_PER_WINDOW} pages hot"), "masu pages", samples);
     }
     let title = format!("known-hot-set: pages found by `masu pages` in {} MiB; backend: {backend}", options.mib);
     let mut report = Report::new("known-hot-set", title, &session.host);
-    report.table("Medians over the sets:", table(&samples));
-    let worst = |part: fn(Score) -> f64| samples.iter().map(|sample| part(sample.score)).reduce(f64::min);
+    runs.table(&mut report, "Medians over the sets:", &columns());
+    let samples = || runs.rows().iter().flat_map(|row| &row.samples);
+    let worst = |part: fn(Score) -> f64| samples().map(|sample| part(sample.score)).reduce(f64::min);
     report.figure("precision, worst set", Unit::Fraction, worst(Score::precision), Some(Target::AtLeast(GOOD)));
     report.figure("recall, worst set", Unit::Fraction, worst(Score::recall), Some(Target::AtLeast(GOOD)));
-    let slowest: Option<Vec<f64>> = samples.iter().filter(|s| s.epoch > 0).map(|sample| sample.detection_s).collect();
+    let slowest: Option<Vec<f64>> = samples().filter(|s| s.epoch > 0).map(|sample| sample.detection_s).collect();
     let slowest = slowest.and_then(|times| times.into_iter().reduce(f64::max));
     report.figure("a moved set found after, slowest", Unit::Seconds, slowest, None);
     report.note(format!(
@@ -105,18 +108,11 @@ pub fn run(session: &Session, options: &Options) -> Result<()> {
          {GOOD} or more; the delay includes starting masu.",
         GLANCE.as_secs_f64()
     ));
-    report.sample("sets", &samples);
-    report.finish(session.save)
+    runs.finish(report, session)
 }
 
 /// All sets of one size; the name of masu's backend.
-fn one_size(
-    session: &Session,
-    masu: &Masu,
-    options: &Options,
-    hot_per_window: u32,
-    samples: &mut Vec<Sample>,
-) -> Result<String> {
+fn one_size(session: &Session, masu: &Masu, options: &Options, hot_per_window: u32) -> Result<(Vec<Sample>, String)> {
     let (windows, seed) = (options.mib / 2, u64::from(hot_per_window));
     let arguments = [("--windows", windows), ("--hot-per-window", hot_per_window), ("--seed", hot_per_window)];
     let arguments: Vec<String> =
@@ -130,7 +126,7 @@ fn one_size(
         Ok((score(&found_pages(&seen, start, pages)?, truth), seen))
     };
     program_once(&mut program, "where", session)?;
-    let mut backend = String::new();
+    let (mut samples, mut backend) = (Vec::new(), String::new());
     for epoch in 0..options.sets {
         let truth = hot_pages(seed, epoch, windows, hot_per_window);
         let mut detection_s = None;
@@ -146,7 +142,7 @@ fn one_size(
             program_once(&mut program, "move", session)?;
         }
     }
-    Ok(backend)
+    Ok((samples, backend))
 }
 
 fn program_once(program: &mut Workload, command: &str, session: &Session) -> Result<()> {
@@ -162,7 +158,7 @@ fn found_pages(seen: &PagesReport, start: u64, pages: u32) -> Result<Vec<u32>> {
         let first = first.with_context(|| format!("masu pages: `{}` is not an address", run.start))?;
         let past = first.saturating_add(run.pages.saturating_mul(4096));
         let (first, past) = (first.max(start), past.min(end));
-        found.extend((first..past).step_by(4096).filter_map(|address| u32::try_from((address - start) / 4096).ok()));
+        found.extend((first..past).step_by(4096).map(|address| fits::<u64, u32>((address - start) / 4096)));
     }
     found.sort_unstable();
     found.dedup();
@@ -175,23 +171,15 @@ fn score(found: &[u32], truth: &[u32]) -> Score {
     Score { hot: truth.len(), found: found.len(), right }
 }
 
-fn table(samples: &[Sample]) -> Table {
-    let head = ["hot in each window", "precision", "recall", "detection after a move", "precision by residency alone"];
-    let mut table = Table::new(head);
-    for hot in SIZES {
-        let here: Vec<&Sample> = samples.iter().filter(|sample| sample.hot_per_window == hot).collect();
-        let middle =
-            |part: &dyn Fn(&Sample) -> Option<f64>| median(&here.iter().filter_map(|s| part(s)).collect::<Vec<_>>());
-        let percent = |value: Option<f64>| value.map_or_else(|| "–".into(), |value| Unit::Fraction.print(value));
-        table.row([
-            format!("{hot} of {PAGES_PER_WINDOW} pages"),
-            percent(middle(&|s| Some(s.score.precision()))),
-            percent(middle(&|s| Some(s.score.recall()))),
-            middle(&|s| s.detection_s).map_or_else(|| "–".into(), |delay| Unit::Seconds.print(delay)),
-            percent(Some(f64::from(hot) / f64::from(PAGES_PER_WINDOW))),
-        ]);
-    }
-    table
+fn columns() -> [Column<'static, Sample>; 4] {
+    [
+        Column::median("precision", Unit::Fraction, |sample: &Sample| sample.score.precision()),
+        Column::median("recall", Unit::Fraction, |sample: &Sample| sample.score.recall()),
+        Column::median("detection after a move", Unit::Seconds, |sample: &Sample| sample.detection_s),
+        Column::median("precision by residency alone", Unit::Fraction, |sample: &Sample| {
+            f64::from(sample.hot_per_window) / f64::from(PAGES_PER_WINDOW)
+        }),
+    ]
 }
 
 #[cfg(test)]

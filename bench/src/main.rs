@@ -134,8 +134,10 @@ fn main() -> ExitCode {
         Err(error) if !error.use_stderr() => error.exit(),
         Err(error) => {
             let text = error.to_string();
-            let line = text.lines().next().unwrap_or_default();
-            eprintln!("masu-bench: {}", line.strip_prefix("error: ").unwrap_or(line));
+            let mut lines = text.lines();
+            let line = lines.next().unwrap_or_default();
+            let values = lines.next().filter(|line| line.trim().starts_with("[possible values")).map_or("", str::trim);
+            eprintln!("masu-bench: {}", format!("{} {values}", line.strip_prefix("error: ").unwrap_or(line)).trim());
             eprintln!("    `masu-bench --help` and `masu-bench NAME --help` explain every option.");
             return ExitCode::from(2);
         }

@@ -18,14 +18,16 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use clap::ValueEnum as _;
 use serde::Serialize;
 
+use crate::choices;
+use crate::harness::{Choice as _, Column, Metric, Runs, median_of, or_dash};
 use crate::masu::AttachReport;
-use crate::pairs::{Better, median, order_of_round};
 use crate::place::Place;
 use crate::plot::{Chart, Series, grid};
 use crate::process::resident;
-use crate::report::{Report, Unit, Versus};
+use crate::report::{Report, Unit};
 use crate::session::Session;
 use crate::table::Table;
 use crate::thp::{Guard, Mode};
@@ -46,42 +48,50 @@ pub struct Options {
     /// Measurements of each condition for the ratio
     #[arg(long, default_value_t = 20)]
     pub pairs: usize,
-    /// Patterns to measure (seq, rand, skew, skew-spread)
-    #[arg(long, value_delimiter = ',', default_values_t = PATTERNS.map(|pattern| pattern.word.to_owned()))]
-    pub patterns: Vec<String>,
+    /// Patterns to measure
+    #[arg(long, value_delimiter = ',', default_values_t = Pattern::value_variants().to_vec())]
+    pub patterns: Vec<Pattern>,
 }
 
-struct Pattern {
-    word: &'static str,
-    name: &'static str,
+choices! {
+    /// Order of the touched pages.
+    pub enum Pattern {
+        Seq = "seq", "sequential";
+        Rand = "rand", "random";
+        Skew = "skew", "skewed to a third in one piece";
+        SkewSpread = "skew-spread", "skewed to a third of the pages anywhere";
+    }
 }
 
-const PATTERNS: [Pattern; 4] = [
-    Pattern { word: "seq", name: "sequential" },
-    Pattern { word: "rand", name: "random" },
-    Pattern { word: "skew", name: "skewed to a third in one piece" },
-    Pattern { word: "skew-spread", name: "skewed to a third of the pages anywhere" },
-];
+choices! {
+    /// The paper's columns.
+    enum Way {
+        Default = "default", "Default";
+        Thp = "thp", "THP";
+        Masu = "masu", "masu";
+    }
+}
 
-const NAMES: [&str; 3] = ["Default", "THP", "masu"];
-const MASU: usize = 2;
+const WAYS: [Way; 3] = [Way::Default, Way::Thp, Way::Masu];
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// Samples of Default, THP and masu.
-type Conditions = [Vec<f64>; 3];
-
-/// All that was measured with one pattern.
+/// One round of a condition alone.
 #[derive(Debug, Serialize)]
+struct Round {
+    mib_per_s: f64,
+    /// Resident memory after it.
+    rss_bytes: f64,
+    /// Growth of this over the memory after the last round of Default.
+    over_default: Option<f64>,
+}
+
+/// Samples of all patterns.
+#[derive(Default)]
 struct Measured {
-    pattern: &'static str,
-    name: &'static str,
-    /// MiB per second of each round, each condition alone.
-    rounds: Conditions,
-    /// Resident bytes after each round.
-    rss: Conditions,
-    /// MiB per second, in turns.
-    turns: Conditions,
-    attach: AttachReport,
+    alone: Runs<Way, Round>,
+    /// MiB per second.
+    turns: Runs<Way, f64>,
+    attached: Vec<(Pattern, AttachReport)>,
 }
 
 /// Runs the benchmark.
@@ -90,47 +100,45 @@ struct Measured {
 /// When masu is missing or fails, a pattern is unknown, or we are interrupted.
 pub fn run(session: &Session, options: &Options) -> Result<()> {
     ensure!(options.rounds > 0 && options.mib > 0 && options.sets > 0, "expected at least 1 of everything");
-    for word in &options.patterns {
-        ensure!(
-            PATTERNS.iter().any(|pattern| pattern.word == word),
-            "--patterns {word}: expected seq, rand, skew or skew-spread"
-        );
-    }
     session.masu()?;
     session.warm_up()?;
-    let wanted = PATTERNS.iter().filter(|pattern| options.patterns.iter().any(|word| pattern.word == word));
-    let measured: Result<Vec<Measured>> = wanted.map(|pattern| one_pattern(session, options, pattern)).collect();
-    report(session, options, &measured?).finish(session.save)
+    let mut measured = Measured::default();
+    for pattern in &options.patterns {
+        one_pattern(session, options, *pattern, &mut measured)?;
+    }
+    measured.turns.finish(report(session, options, &measured), session)
 }
 
-fn one_pattern(session: &Session, options: &Options, pattern: &'static Pattern) -> Result<Measured> {
-    let [mut rounds, mut rss, mut turns]: [Conditions; 3] = Default::default();
+fn one_pattern(session: &Session, options: &Options, pattern: Pattern, measured: &mut Measured) -> Result<()> {
     let mut programs = Vec::new();
-    let mut attach = None;
-    for (nth, name) in NAMES.iter().enumerate() {
-        session.progress(&format!("{}: {name}, {} rounds", pattern.name, options.rounds));
-        let _guard = Guard::turn(if *name == "THP" { Mode::Always } else { Mode::Madvise })?;
-        let arguments = ["--mib".to_owned(), options.mib.to_string(), "--pattern".to_owned(), pattern.word.to_owned()];
+    for way in WAYS {
+        session.progress(&format!("{}: {}, {} rounds", pattern.title(), way.title(), options.rounds));
+        let _guard = Guard::turn(if way == Way::Thp { Mode::Always } else { Mode::Madvise })?;
+        let arguments = ["--mib".to_owned(), options.mib.to_string(), "--pattern".to_owned(), pattern.to_string()];
         let mut program =
             Workload::start("workload-micro", &arguments, &session.processors, Place::Only(0), &session.stop)?;
-        let attached =
-            if nth == MASU { Some(session.masu()?.attach(program.pid(), &[], &session.processors)?) } else { None };
+        let attached = match way {
+            Way::Masu => Some(session.masu()?.attach(program.pid(), &[], &session.processors)?),
+            _ => None,
+        };
+        let mut rounds = Vec::new();
         for _ in 0..options.rounds {
-            rounds[nth].push(throughput(&mut program, options.sets, session)?);
-            rss[nth].push(resident(program.pid())?.rss_bytes.0 as f64);
+            let mib_per_s = throughput(&mut program, options.sets, session)?;
+            let rss_bytes = resident(program.pid())?.rss_bytes.0 as f64;
+            let default = measured.alone.of(pattern.title(), Way::Default).last();
+            let over_default = default.map(|default| rss_bytes / default.rss_bytes - 1.0);
+            rounds.push(Round { mib_per_s, rss_bytes, over_default });
         }
-        attach = attached.map(|masu| masu.interrupt(&session.stop)).transpose()?.or(attach);
+        measured.alone.push(pattern.title(), way, rounds);
+        if let Some(masu) = attached {
+            measured.attached.push((pattern, masu.interrupt(&session.stop)?));
+        }
         programs.push(program);
     }
-    session.progress(&format!("{}: in turns", pattern.name));
     let _guard = Guard::turn(Mode::Madvise)?;
-    for round in 0..options.pairs {
-        for nth in order_of_round(round, NAMES.len()) {
-            turns[nth].push(throughput(&mut programs[nth], options.sets.div_ceil(4), session)?);
-        }
-    }
-    let Some(attach) = attach else { unreachable!("masu is one of the conditions") };
-    Ok(Measured { pattern: pattern.word, name: pattern.name, rounds, rss, turns, attach })
+    measured.turns.measure(session, options.pairs, pattern.title(), &WAYS, |turn| {
+        throughput(&mut programs[turn.nth], options.sets.div_ceil(4), session)
+    })
 }
 
 /// Runs `sets` sets; MiB per second.
@@ -139,59 +147,51 @@ fn throughput(program: &mut Workload, sets: usize, session: &Session) -> Result<
     Ok(reply.number("bytes")? / f64::from(1 << 20) / reply.number("seconds")?)
 }
 
-fn report(session: &Session, options: &Options, all: &[Measured]) -> Report {
+fn report(session: &Session, options: &Options, all: &Measured) -> Report {
     let title = format!(
         "paper: the HPS micro-benchmark, {} MiB, {} sets a round, {} rounds",
         options.mib, options.sets, options.rounds
     );
     let mut report = Report::new(format!("paper-{}", options.rounds), title, &session.host);
-    for (baseline, this) in [(1, MASU), (0, MASU), (0, 1)] {
-        let versus = Versus { baseline: NAMES[baseline], this: NAMES[this] };
-        for measured in all {
-            let turns = (measured.turns[baseline].as_slice(), measured.turns[this].as_slice());
-            report.compare(measured.name, Unit::MibPerSecond, Better::More, versus, turns);
-        }
-    }
-    report.table(
+    let pairs = [(Way::Thp, Way::Masu), (Way::Default, Way::Masu), (Way::Default, Way::Thp)];
+    all.turns.compare(&mut report, &pairs, &[Metric::more("", Unit::MibPerSecond, |speed: &f64| *speed)]);
+    all.alone.table(
+        &mut report,
         "Alone, throughput in the first, the second and the last rounds (median of a quarter); memory after the last:",
-        over_rounds(all),
+        &over_rounds(),
     );
-    report.table("masu, attached from the first touch to the last round:", attached(all));
-    report.file(&format!("paper-{}.svg", options.rounds), draw(options, all));
+    report.table("masu, attached from the first touch to the last round:", attached(&all.attached));
+    report.file(&format!("paper-{}.svg", options.rounds), draw(options, &all.alone));
     report.note("The paper: HPS reaches THP's throughput after about 80 rounds (skew) and 300 (others), at +0.002 % memory; +0.031 % under skew, THP +147 %.");
-    report.sample("patterns", all);
+    report.sample("alone", all.alone.samples());
+    report.sample("attach", &all.attached);
     report
 }
 
-fn over_rounds(all: &[Measured]) -> Table {
-    let mut table =
-        Table::new(["pattern", "condition", "round 1", "round 2", "last rounds", "resident memory", "over Default"]);
-    for measured in all {
-        for (nth, name) in NAMES.iter().enumerate() {
-            let rounds = &measured.rounds[nth];
-            let speed = |value: Option<f64>| value.map_or_else(|| "–".into(), |value| Unit::MibPerSecond.print(value));
-            let last = |of: &[f64]| of.last().copied().unwrap_or(0.0);
-            let rss = last(&measured.rss[nth]);
-            table.row([
-                if nth == 0 { measured.name.to_owned() } else { String::new() },
-                (*name).to_owned(),
-                speed(rounds.first().copied()),
-                speed(rounds.get(1).copied()),
-                speed(median(&rounds[rounds.len() - rounds.len().div_ceil(4)..])),
-                Unit::Bytes.print(rss),
-                Unit::Fraction.print(rss / last(&measured.rss[0]) - 1.0),
-            ]);
-        }
-    }
-    table
+fn over_rounds() -> [Column<'static, Round>; 5] {
+    let speed = |round: Option<&Round>| or_dash(Unit::MibPerSecond, round.map(|round| round.mib_per_s));
+    [
+        Column::new("round 1", move |rounds: &[Round]| speed(rounds.first())),
+        Column::new("round 2", move |rounds: &[Round]| speed(rounds.get(1))),
+        Column::new("last rounds", |rounds: &[Round]| {
+            let last = &rounds[rounds.len() - rounds.len().div_ceil(4)..];
+            or_dash(Unit::MibPerSecond, median_of(last, |round| round.mib_per_s))
+        }),
+        Column::new("resident memory", |rounds: &[Round]| {
+            or_dash(Unit::Bytes, rounds.last().map(|round| round.rss_bytes))
+        }),
+        Column::new("over Default", |rounds: &[Round]| {
+            or_dash(Unit::Fraction, rounds.last().and_then(|round| round.over_default))
+        }),
+    ]
 }
 
-fn attached(all: &[Measured]) -> Table {
+fn attached(all: &[(Pattern, AttachReport)]) -> Table {
     let mut table = Table::new(["pattern", "settled", "promoted", "demoted", "refused", "cpu"]);
-    for Measured { name, attach, .. } in all {
+    for (pattern, attach) in all {
         let settled = attach.settled_s.filter(|_| attach.settled);
         table.row([
-            (*name).to_owned(),
+            pattern.title().to_owned(),
             settled.map_or_else(|| "not settled".into(), |time| Unit::Seconds.print(time)),
             attach.windows_promoted.to_string(),
             attach.windows_demoted.to_string(),
@@ -203,24 +203,24 @@ fn attached(all: &[Measured]) -> Table {
 }
 
 /// Throughput above, memory below, a column for each pattern.
-fn draw(options: &Options, all: &[Measured]) -> String {
-    let lines = |values: &Conditions, scale: f64| {
-        let points = |of: &[f64]| of.iter().enumerate().map(|(nth, y)| ((nth + 1) as f64, y / scale)).collect();
-        NAMES
-            .iter()
-            .zip(values)
-            .map(|(name, of)| Series { name: (*name).into(), points: points(of) })
-            .collect::<Vec<_>>()
+fn draw(options: &Options, alone: &Runs<Way, Round>) -> String {
+    let charts = |what: &str, unit: &str, value: fn(&Round) -> f64| {
+        let chart = |pattern: &Pattern| {
+            let line = |way: &Way| {
+                let rounds = alone.of(pattern.title(), *way).iter().enumerate();
+                Series { name: way.title().into(), points: rounds.map(|(n, r)| ((n + 1) as f64, value(r))).collect() }
+            };
+            Chart {
+                title: format!("{what}, {}", pattern.title()),
+                x_label: "round".into(),
+                y_label: unit.into(),
+                series: WAYS.iter().map(line).collect(),
+            }
+        };
+        options.patterns.iter().map(chart).collect::<Vec<Chart>>()
     };
-    let chart = |title: String, y_label: &str, series| Chart {
-        title,
-        x_label: "round".into(),
-        y_label: y_label.into(),
-        series,
-    };
-    let speed = all.iter().map(|m| chart(format!("Throughput, {}", m.name), "MiB/s", lines(&m.rounds, 1.0)));
-    let mib = f64::from(1 << 20);
-    let memory = all.iter().map(|m| chart(format!("Resident memory, {}", m.name), "MiB", lines(&m.rss, mib)));
-    let charts: Vec<Chart> = speed.chain(memory).collect();
-    grid(&format!("HPS micro-benchmark, {} MiB, {} sets a round", options.mib, options.sets), &charts, all.len())
+    let speed = charts("Throughput", "MiB/s", |round| round.mib_per_s);
+    let memory = charts("Resident memory", "MiB", |round| round.rss_bytes / f64::from(1 << 20));
+    let title = format!("HPS micro-benchmark, {} MiB, {} sets a round", options.mib, options.sets);
+    grid(&title, &[speed, memory].concat(), options.patterns.len())
 }

@@ -4,12 +4,12 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use serde::Serialize;
 
-use crate::masu::AttachReport;
-use crate::pairs::{Better, order_of_round};
+use crate::harness::{Metric, Runs};
 use crate::place::Place;
 use crate::process::resident;
-use crate::report::{Report, Target, Unit, Versus};
+use crate::report::{Report, Target, Unit};
 use crate::session::Session;
 use crate::thp::{Guard, Mode};
 use crate::workload::Workload;
@@ -31,8 +31,15 @@ pub struct Options {
     pub settle_limit: u64,
 }
 
-/// Samples of 4 KiB pages, THP=always and masu.
-type Conditions = [Vec<f64>; 3];
+#[derive(Serialize)]
+struct Sample {
+    accesses_per_s: f64,
+    rss_bytes: f64,
+}
+
+const SMALL: &str = "4 KiB pages";
+const ALWAYS: &str = "THP=always";
+const MASU: &str = "masu";
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -64,49 +71,34 @@ pub fn run(session: &Session, options: &Options) -> Result<()> {
     }
     let attach = attached.finish(Duration::ZERO, stop)?;
     let command = format!("run {}", options.segment_ms);
-    let [mut speed, mut memory]: [Conditions; 2] = Default::default();
-    for round in 0..options.pairs {
-        session.progress(&format!("measuring, round {} of {}", round + 1, options.pairs));
-        for nth in order_of_round(round, 3) {
-            speed[nth].push(heaps[nth].ask(&command, LIMIT, stop)?.number("rate")?);
-            memory[nth].push(resident(heaps[nth].pid())?.rss_bytes.0 as f64);
-        }
-    }
+    let mut runs = Runs::default();
+    runs.measure(session, options.pairs, "", &[SMALL, ALWAYS, MASU], |turn| {
+        let accesses_per_s = heaps[turn.nth].ask(&command, LIMIT, stop)?.number("rate")?;
+        Ok(Sample { accesses_per_s, rss_bytes: resident(heaps[turn.nth].pid())?.rss_bytes.0 as f64 })
+    })?;
     let dense = heaps[2].ready().whole("dense_windows")?;
-    report(session, options, dense, &speed, &memory, &attach).finish(session.save)
-}
-
-fn report(
-    session: &Session,
-    options: &Options,
-    dense: u64,
-    speed: &Conditions,
-    memory: &Conditions,
-    attach: &AttachReport,
-) -> Report {
-    let windows = options.windows;
-    let sparse = u64::from(windows) - dense;
+    let (windows, sparse) = (options.windows, u64::from(options.windows) - dense);
     let title =
         format!("sparse: {windows} windows, {sparse} touched on 64 of 512 pages and cold, {dense} dense and hot");
     let mut report = Report::new("sparse", title, &session.host);
-    for (baseline, this, base, at) in
-        [("THP=always", "masu", 1, 2), ("4 KiB pages", "masu", 0, 2), ("4 KiB pages", "THP=always", 0, 1)]
-    {
-        let versus = Versus { baseline, this };
-        report.compare("random access", Unit::PerSecond, Better::More, versus, (&speed[base], &speed[at]));
-        if (base, at) == (1, 2) {
-            report.target(Target::AtLeast(0.99));
-        }
-        report.compare("resident memory", Unit::Bytes, Better::Less, versus, (&memory[base], &memory[at]));
-        if (base, at) == (0, 2) {
-            report.target(Target::AtMost(1.02));
-        }
-    }
+    let metrics = [
+        Metric::more("random access", Unit::PerSecond, |sample: &Sample| sample.accesses_per_s).target_against(
+            ALWAYS,
+            MASU,
+            Target::AtLeast(0.99),
+        ),
+        Metric::less("resident memory", Unit::Bytes, |sample: &Sample| sample.rss_bytes).target_against(
+            SMALL,
+            MASU,
+            Target::AtMost(1.02),
+        ),
+    ];
+    runs.compare(&mut report, &[(ALWAYS, MASU), (SMALL, MASU), (SMALL, ALWAYS)], &metrics);
     let settled = attach.settled_s.filter(|_| attach.settled);
     report.figure("settled after attach", Unit::Seconds, settled, Some(Target::AtMost(10.0)));
     report.figure("windows promoted", Unit::Count, Some(attach.windows_promoted as f64), None);
     report.figure("windows dense and hot", Unit::Count, Some(dense as f64), None);
     report.figure("masu's processor time until settled", Unit::Seconds, Some(attach.cpu_s), None);
     report.sample("attach", attach);
-    report
+    runs.finish(report, session)
 }

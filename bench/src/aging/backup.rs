@@ -4,8 +4,6 @@
 //! Before each run the page cache is brought into the same state, from a seed. Afterwards `mincore` reports for each
 //! page whether it is cached. `tar` writes into a pipe: into `/dev/null` GNU tar would not read the files at all.
 
-use std::collections::BTreeMap;
-use std::fmt;
 use std::fs::{self, File};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -15,17 +13,13 @@ use serde::Serialize;
 use units::Bytes;
 
 use super::residency::Kept;
-use super::running::{Around, Cost};
-use crate::children::{OwnChild, describe};
+use super::running::{Cost, Spared, finished};
+use crate::choices;
+use crate::harness::{Choice as _, Column, Metric, Runs};
 use crate::launch::Program;
 use crate::masu::Masu;
-use crate::pairs::{Better, median, order_of_round};
-use crate::place::Place;
-use crate::process::processor_time;
-use crate::report::{Report, Target, Unit, Versus};
+use crate::report::{Report, Target, Unit};
 use crate::session::Session;
-use crate::superpages::tools::on_path;
-use crate::table::Table;
 
 mod tree;
 
@@ -51,26 +45,21 @@ pub struct Options {
     pub seed: u64,
 }
 
-/// A backup.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum Job {
-    /// `tar cf - tree | cat >/dev/null`.
-    Tar,
-    /// `rsync -a tree/ copy`.
-    Rsync,
+choices! {
+    /// A backup.
+    pub enum Job {
+        Tar = "tar", "tar cf - tree | cat >/dev/null";
+        Rsync = "rsync", "rsync -a tree/ copy", needs "rsync";
+    }
 }
 
-/// A way to run it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum Way {
-    /// The command alone.
-    Plain,
-    /// `masu aging --cache 0 -- …`.
-    Masu,
-    /// `nocache …`.
-    Nocache,
+choices! {
+    /// Protection of the page cache from a backup.
+    pub enum Way {
+        Plain = "plain", "plain";
+        Masu = "masu", "masu --cache 0";
+        Nocache = "nocache", "nocache", needs "nocache";
+    }
 }
 
 impl Job {
@@ -88,50 +77,21 @@ impl Job {
     }
 }
 
-impl Way {
-    const fn title(self) -> &'static str {
-        match self {
-            Way::Plain => "plain",
-            Way::Masu => "masu --cache 0",
-            Way::Nocache => "nocache",
-        }
-    }
-}
-
-impl fmt::Display for Job {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if *self == Job::Tar { "tar" } else { "rsync" })
-    }
-}
-
-impl fmt::Display for Way {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Way::Plain => "plain",
-            Way::Masu => "masu",
-            Way::Nocache => "nocache",
-        })
-    }
-}
-
 #[derive(Clone, Debug, Serialize)]
 struct Run {
-    /// Time from its start to its end, in seconds.
     run_s: f64,
-    /// The same, and until all that it wrote is on disk.
+    /// Time until all that it wrote is on disk.
     on_disk_s: f64,
+    mib: f64,
     /// Pages of the tree.
     kept: Kept,
     /// Cached part of the copy's pages.
     copy_cached_fraction: Option<f64>,
-    /// masu's cost, in the runs under masu.
     masu: Option<Cost>,
 }
 
-/// A backup takes no longer.
+/// Time limit of a backup.
 const LIMIT: Duration = Duration::from_secs(600);
-
-type Runs = (Job, Way, Vec<Run>);
 
 /// Runs the benchmark.
 ///
@@ -140,38 +100,17 @@ type Runs = (Job, Way, Vec<Run>);
 pub fn run(session: &Session, options: &Options) -> Result<()> {
     ensure!(options.pairs > 0 && options.size.0 > 0, "expected --pairs and --size of 1 or more");
     let masu = super::masu(session, options.ways.contains(&Way::Masu))?;
-    let mut skipped = Vec::new();
-    let (mut jobs, mut ways) = (options.jobs.clone(), options.ways.clone());
-    if on_path("nocache").is_none() && ways.contains(&Way::Nocache) {
-        ways.retain(|way| *way != Way::Nocache);
-        skipped.push("skipped: nocache: it is not installed (Debian: nocache)");
-    }
-    if on_path("rsync").is_none() && jobs.contains(&Job::Rsync) {
-        jobs.retain(|job| *job != Job::Rsync);
-        skipped.push("skipped: rsync: it is not installed (Debian: rsync)");
-    }
+    let mut runs = Runs::default();
+    let (ways, jobs) = (runs.available(&options.ways), runs.available(&options.jobs));
     session.warm_up_to(options.size.scaled(2.5))?;
     let folder = tempfile::tempdir_in(super::FOLDER).context("cannot make a folder for the tree")?;
     session.progress("writing the tree");
     let tree = Tree::write(&folder.path().join("tree"), options.size, options.seed, &session.stop)?;
     let bench = Bench { session, masu, tree, folder: folder.path() };
-    let mut all: Vec<Runs> = Vec::new();
-    for &job in &jobs {
-        let first = all.len();
-        all.extend(ways.iter().map(|way| (job, *way, Vec::new())));
-        for round in 0..options.pairs {
-            for nth in order_of_round(round, ways.len()) {
-                session.progress(&format!("{job}: round {} of {}: {}", round + 1, options.pairs, ways[nth].title()));
-                let run = bench.one(job, ways[nth]).with_context(|| format!("{job} ({})", ways[nth].title()))?;
-                all[first + nth].2.push(run);
-            }
-        }
+    for job in jobs {
+        runs.measure(session, options.pairs, job.name(), &ways, |turn| bench.one(job, turn.way))?;
     }
-    let mut report = report(session, &bench.tree, &all);
-    for skipped in skipped {
-        report.note(skipped);
-    }
-    report.finish(session.save)
+    runs.finish(report(session, &bench.tree, &runs), session)
 }
 
 struct Bench<'a> {
@@ -189,36 +128,27 @@ impl Bench<'_> {
         let before = self.tree.prepare(stop)?;
         rustix::fs::sync(); // nothing that was written before is written during the run
         let program = job.program(self.tree.root(), &copy);
-        let around = self.masu.as_ref().filter(|_| way == Way::Masu);
-        let around = around.map(|masu| Around::of(masu, &["--cache", "0"], self.folder));
-        let program = match (&around, way) {
-            (Some(around), _) => around.program(&program),
-            (None, Way::Nocache) => {
-                Program::at("nocache", [program.path.into_os_string()].into_iter().chain(program.arguments))
-            }
-            _ => program,
+        let spared = match (way, &self.masu) {
+            (Way::Masu, Some(masu)) => Spared::by_masu(&program, masu, self.folder),
+            (Way::Nocache, _) => Spared::by_nocache(&program),
+            _ => Spared::not(program),
         };
         let begun = Instant::now();
-        let child = OwnChild::start(program.command(), &self.session.processors, Place::Anywhere)?;
-        child.await_end(LIMIT, stop)?;
-        let elapsed = begun.elapsed();
-        let used = processor_time(child.pid())?;
-        let ended = child.finish(LIMIT, stop)?;
-        let complaint = ended.errors.last().map_or("no message", String::as_str);
-        ensure!(ended.status.success(), "it {}: {complaint}", describe(ended.status));
+        let used = finished(self.session, spared.program().command(), LIMIT)?;
         let after = self.tree.cached_below(self.tree.root())?;
         let copied = if job == Job::Rsync { Some(self.tree.cached_below(&copy)?) } else { None };
         rustix::fs::syncfs(File::open(self.folder)?).context("cannot write everything out")?;
         let on_disk_s = begun.elapsed().as_secs_f64();
-        let masu = around.map(|around| around.cost(used, elapsed)).transpose()?;
+        let masu = spared.cost(used)?;
         if job == Job::Rsync && way == Way::Masu {
             self.tree.compare(&copy, stop)?;
         }
         remove(&copy)?;
         let part = |pages: Vec<bool>| pages.iter().filter(|page| **page).count() as f64 / pages.len().max(1) as f64;
         Ok(Run {
-            run_s: elapsed.as_secs_f64(),
+            run_s: used.elapsed.as_secs_f64(),
             on_disk_s,
+            mib: self.tree.bytes() as f64 / f64::from(1 << 20),
             kept: kept(&before, &after),
             copy_cached_fraction: copied.map(|files| part(files.concat())),
             masu,
@@ -235,68 +165,39 @@ fn remove(folder: &Path) -> Result<()> {
     }
 }
 
-fn samples(runs: &[Run], figure: impl Fn(&Run) -> f64) -> Vec<f64> {
-    runs.iter().map(figure).collect()
-}
-
-fn report(session: &Session, tree: &Tree, all: &[Runs]) -> Report {
+fn report(session: &Session, tree: &Tree, runs: &Runs<Way, Run>) -> Report {
     let bytes = Bytes(tree.bytes());
     let title = format!("backup: a tree of {} files, {bytes}, of which some pages are cached", tree.files());
     let mut report = Report::new("backup", title, &session.host);
-    let mib = tree.bytes() as f64 / f64::from(1 << 20);
-    for way in [Way::Masu, Way::Nocache] {
-        let versus = Versus { baseline: Way::Plain.title(), this: way.title() };
-        for (job, _, runs) in all.iter().filter(|(_, other, _)| *other == way) {
-            let Some((_, _, plain)) = all.iter().find(|(of, way, _)| of == job && *way == Way::Plain) else { continue };
-            let mut compare = |what: &str, figure: &dyn Fn(&Run) -> f64| {
-                let (base, this) = (samples(plain, figure), samples(runs, figure));
-                report.compare(&format!("{job}{what}"), Unit::MibPerSecond, Better::More, versus, (&base, &this));
-            };
-            compare("", &|run| mib / run.run_s);
-            if *job == Job::Rsync {
-                compare(", until all is on disk", &|run| mib / run.on_disk_s);
-            }
-        }
-    }
-    for (job, _, runs) in all.iter().filter(|(_, way, _)| *way == Way::Masu) {
-        let mut figure = |what: &str, figure: &dyn Fn(&Run) -> f64, target| {
-            report.figure(&format!("{job} under masu: {what}"), Unit::Fraction, median(&samples(runs, figure)), target);
-        };
-        figure("of what was cached, still is", &|run| run.kept.kept_fraction(), Some(Target::AtLeast(0.99)));
-        figure("of what was not cached, now is", &|run| run.kept.brought_fraction(), Some(Target::AtMost(0.01)));
-        let cpu = |run: &Run| run.masu.as_ref().map_or(f64::NAN, |cost| cost.core_fraction);
-        figure("processor time of masu, of a core", &cpu, Some(Target::AtMost(0.01)));
-    }
-    report.table("All runs, medians:", table(all, mib));
+    let speed = Metric::more("", Unit::MibPerSecond, |run: &Run| run.mib / run.run_s);
+    let on_disk = Metric::more("until all is on disk", Unit::MibPerSecond, |run: &Run| {
+        run.copy_cached_fraction.map(|_| run.mib / run.on_disk_s) // tar writes no copy
+    });
+    runs.compare(&mut report, &runs.against(Way::Plain), &[speed, on_disk]);
+    let under_masu = |what, value: fn(&Kept) -> f64, target| {
+        let value = move |run: &Run| run.masu.as_ref().map(|_| value(&run.kept));
+        Metric::more(what, Unit::Fraction, value).target(Way::Masu, target)
+    };
+    let figures = [
+        under_masu("of what was cached, still is", Kept::kept_fraction, Target::AtLeast(0.99)),
+        under_masu("of what was not cached, now is", Kept::brought_fraction, Target::AtMost(0.01)),
+        super::processor_time(&[Way::Masu], |run: &Run| &run.masu),
+    ];
+    runs.figures(&mut report, &figures);
+    runs.table(&mut report, "All runs, medians:", &columns());
     report.note("Processor time of masu: from its start to its end. The copies made under masu were read from the disk and were the same.");
-    let names = |(job, way, runs)| (format!("{job}, {way}"), runs);
-    let by_name: BTreeMap<String, &Vec<Run>> = all.iter().map(|(job, way, runs)| names((job, way, runs))).collect();
-    report.sample("runs", by_name);
     report
 }
 
-fn table(all: &[Runs], mib: f64) -> Table {
-    let head =
-        ["", "", "throughput", "until on disk", "cached, still is", "not cached, now is", "copy cached", "dropped"];
-    let mut table = Table::new(head);
-    for (nth, (job, way, runs)) in all.iter().enumerate() {
-        let middle = |figure: &dyn Fn(&Run) -> f64| median(&samples(runs, figure)).unwrap_or(f64::NAN);
-        let copied: Vec<f64> = runs.iter().filter_map(|run| run.copy_cached_fraction).collect();
-        let dropped: Vec<f64> =
-            runs.iter().filter_map(|run| Some(run.masu.as_ref()?.said.dropped_bytes as f64)).collect();
-        let or_dash = |unit: Unit, value: Option<f64>| value.map_or_else(|| "–".into(), |value| unit.print(value));
-        table.row([
-            if nth == 0 || all[nth - 1].0 != *job { job.to_string() } else { String::new() },
-            way.title().to_owned(),
-            Unit::MibPerSecond.print(middle(&|run| mib / run.run_s)),
-            Unit::MibPerSecond.print(middle(&|run| mib / run.on_disk_s)),
-            Unit::Fraction.print(middle(&|run| run.kept.kept_fraction())),
-            Unit::Fraction.print(middle(&|run| run.kept.brought_fraction())),
-            or_dash(Unit::Fraction, median(&copied)),
-            or_dash(Unit::Bytes, median(&dropped)),
-        ]);
-    }
-    table
+fn columns() -> [Column<'static, Run>; 6] {
+    [
+        Column::median("throughput", Unit::MibPerSecond, |run: &Run| run.mib / run.run_s),
+        Column::median("until on disk", Unit::MibPerSecond, |run: &Run| run.mib / run.on_disk_s),
+        Column::median("cached, still is", Unit::Fraction, |run: &Run| run.kept.kept_fraction()),
+        Column::median("not cached, now is", Unit::Fraction, |run: &Run| run.kept.brought_fraction()),
+        Column::median("copy cached", Unit::Fraction, |run: &Run| run.copy_cached_fraction),
+        super::dropped(|run: &Run| &run.masu),
+    ]
 }
 
 #[cfg(test)]
@@ -318,8 +219,10 @@ mod tests {
     #[test]
     fn a_way_that_has_no_copy_shows_a_dash() {
         let kept = Kept { before_pages: 4, kept_pages: 4, absent_pages: 8, brought_pages: 8 };
-        let run = Run { run_s: 2.0, on_disk_s: 4.0, kept, copy_cached_fraction: None, masu: None };
-        let text = table(&[(Job::Tar, Way::Plain, vec![run])], 100.0).to_string();
+        let run = Run { run_s: 2.0, on_disk_s: 4.0, mib: 100.0, kept, copy_cached_fraction: None, masu: None };
+        let mut runs = Runs::default();
+        runs.push("tar", Way::Plain, vec![run]);
+        let text = runs.as_table(&columns()).to_string();
         let last: Vec<&str> =
             text.lines().last().unwrap().split("   ").map(str::trim).filter(|c| !c.is_empty()).collect();
         assert_eq!(last, ["tar", "plain", "50 MiB/s", "25 MiB/s", "100.000 %", "100.000 %", "–", "–"]);

@@ -3,6 +3,7 @@
 //! It prints a line with `"ready": true` when its protection levels are in force, and one with `"end": true` when all
 //! settings are restored. Its processor time is read from `/proc/PID/stat`, not from its own report.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -86,43 +87,75 @@ impl Running {
     }
 }
 
-/// A `masu aging … -- PROGRAM`, before it is started.
-#[derive(Debug)]
-pub struct Around {
-    masu: Masu,
-    options: Vec<String>,
-    report: PathBuf,
+/// Time of a program that has ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Used {
+    /// From its start to its end.
+    pub elapsed: Duration,
+    processor: Duration,
 }
 
-impl Around {
-    /// A run with `options`; its report goes to a file in `folder`.
-    pub fn of(masu: &Masu, options: &[&str], folder: &Path) -> Around {
-        let options = options.iter().map(|option| (*option).to_owned()).collect();
-        Around { masu: masu.clone(), options, report: folder.join("masu-aging.json") }
+/// Runs `command` to its end.
+///
+/// # Errors
+/// When it fails or takes longer than `limit`, or we are interrupted.
+pub fn finished(session: &Session, command: Command, limit: Duration) -> Result<Used> {
+    let begun = Instant::now();
+    let child = OwnChild::start(command, &session.processors, Place::Anywhere)?;
+    child.await_end(limit, &session.stop)?;
+    let used = Used { elapsed: begun.elapsed(), processor: processor_time(child.pid())? };
+    let ended = child.finish(limit, &session.stop)?;
+    let complaint = ended.errors.last().map_or("no message", String::as_str);
+    ensure!(ended.status.success(), "it {}: {complaint}", describe(ended.status));
+    Ok(used)
+}
+
+/// A program under a tool that spares the page cache, or under none.
+#[derive(Debug)]
+pub struct Spared {
+    program: Program,
+    /// File of masu's report.
+    report: Option<PathBuf>,
+}
+
+impl Spared {
+    /// `program` alone.
+    pub const fn not(program: Program) -> Spared {
+        Spared { program, report: None }
     }
 
-    /// `program` under it.
-    pub fn program(&self, program: &Program) -> Program {
-        let command = self.command(program);
-        Program::at(command.get_program(), command.get_args())
+    /// `nocache …`.
+    pub fn by_nocache(program: &Program) -> Spared {
+        Spared::not(Program::at("nocache", words(program)))
     }
 
-    fn command(&self, program: &Program) -> Command {
-        let mut command = self.masu.aging();
-        command.args(["--json", "--report"]).arg(&self.report).args(&self.options).arg("--");
-        command.arg(&program.path).args(&program.arguments);
-        command
+    /// `masu aging --cache 0 -- …`, with its report in `folder`.
+    pub fn by_masu(program: &Program, masu: &Masu, folder: &Path) -> Spared {
+        let report = folder.join("masu-aging.json");
+        let mut command = masu.aging();
+        command.args(["--json", "--report"]).arg(&report).args(["--cache", "0", "--"]).args(words(program));
+        Spared { program: Program::at(command.get_program(), command.get_args()), report: Some(report) }
     }
 
-    /// Cost of the run: `used` of `elapsed`, and masu's own report.
+    /// The program to start.
+    pub const fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// Cost of masu, under masu.
     ///
     /// # Errors
     /// When it has left no report.
-    pub fn cost(&self, used: Duration, elapsed: Duration) -> Result<Cost> {
-        let text = std::fs::read_to_string(&self.report).context("masu aging left no report")?;
-        let core_fraction = used.as_secs_f64() / elapsed.as_secs_f64().max(1e-9);
-        Ok(Cost { core_fraction, said: last_report(&text)? })
+    pub fn cost(&self, used: Used) -> Result<Option<Cost>> {
+        let Some(report) = &self.report else { return Ok(None) };
+        let text = std::fs::read_to_string(report).context("masu aging left no report")?;
+        let core_fraction = used.processor.as_secs_f64() / used.elapsed.as_secs_f64().max(1e-9);
+        Ok(Some(Cost { core_fraction, said: last_report(&text)? }))
     }
+}
+
+fn words(program: &Program) -> Vec<OsString> {
+    [program.path.clone().into_os_string()].into_iter().chain(program.arguments.iter().cloned()).collect()
 }
 
 fn is_ready(line: &str) -> bool {

@@ -5,31 +5,24 @@
 //! is read twice in the cgroup. Then requests arrive at a fixed rate from a client outside of the cgroup, until the
 //! copy ends. The server has one processor and the client the other; the copy and masu may run on both.
 
-use std::collections::BTreeMap;
-use std::fmt;
-use std::fs::{self, File};
-use std::io::Write as _;
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use units::Bytes;
 
 use super::residency::drop_all;
-use super::running::{Around, Cost, Running};
+use super::running::{Cost, Running, Spared, finished};
 use crate::cgroup::MemoryCgroup;
-use crate::children::{OwnChild, describe};
+use crate::choices;
+use crate::harness::{Choice as _, Column, Metric, Runs};
 use crate::launch::Program;
 use crate::masu::Masu;
-use crate::pairs::{Better, median, order_of_round};
-use crate::place::Place;
-use crate::process::processor_time;
-use crate::report::{Report, Target, Unit, Versus};
+use crate::report::{Report, Target, Unit};
 use crate::session::Session;
-use crate::superpages::tools::on_path;
-use crate::table::Table;
+use crate::superpages::tools::Missing;
 
 mod latency;
 mod nginx;
@@ -63,79 +56,39 @@ pub struct Options {
     pub ways: Vec<Way>,
 }
 
-/// A server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum Kind {
-    /// nginx, under wrk.
-    Nginx,
-    /// PostgreSQL, under `pgbench -S`.
-    Postgres,
+choices! {
+    /// A server.
+    pub enum Kind {
+        Nginx = "nginx", "nginx, under wrk";
+        Postgres = "postgres", "PostgreSQL, under pgbench -S";
+    }
 }
 
-/// A way to copy beside a server, or not to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum Way {
-    /// No copy.
-    Quiet,
-    /// Copy by cp and cat.
-    Kernel,
-    /// The same under `masu aging --cache 0 --`.
-    Masu,
-    /// The same beside `masu aging --mapped 100 --cache 0`, which has to find the streams itself.
-    MasuBeside,
-    /// The same with the served data locked by `vmtouch -l`.
-    Vmtouch,
-    /// The same under `nocache`.
-    Nocache,
+choices! {
+    /// A way to copy beside a server, or not to. `masu-beside` has to find the streams itself.
+    pub enum Way {
+        Quiet = "quiet", "no copy";
+        Kernel = "kernel", "kernel alone";
+        Masu = "masu", "masu -- cp";
+        MasuBeside = "masu-beside", "masu beside";
+        Vmtouch = "vmtouch", "vmtouch -l", needs "vmtouch";
+        Nocache = "nocache", "nocache cp", needs "nocache";
+    }
 }
 
 const WAYS: [Way; 6] = [Way::Quiet, Way::Kernel, Way::Masu, Way::MasuBeside, Way::Vmtouch, Way::Nocache];
-
-impl Way {
-    const fn title(self) -> &'static str {
-        match self {
-            Way::Quiet => "no copy",
-            Way::Kernel => "kernel alone",
-            Way::Masu => "masu -- cp",
-            Way::MasuBeside => "masu beside",
-            Way::Vmtouch => "vmtouch -l",
-            Way::Nocache => "nocache cp",
-        }
-    }
-
-    const fn is_masu(self) -> bool {
-        matches!(self, Way::Masu | Way::MasuBeside)
-    }
-}
-
-impl fmt::Display for Way {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let value = clap::ValueEnum::to_possible_value(self);
-        f.write_str(value.as_ref().map_or("", |value| value.get_name()))
-    }
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if *self == Kind::Nginx { "nginx" } else { "postgres" })
-    }
-}
+const OF_MASU: [Way; 2] = [Way::Masu, Way::MasuBeside];
 
 #[derive(Clone, Debug, Serialize)]
 struct Run {
     latency: Latency,
     /// Bytes copied, over the time of copying and reading back.
     copy_mib_per_s: Option<f64>,
-    /// masu's cost, in the runs under masu.
     masu: Option<Cost>,
 }
 
-/// A copy takes no longer.
+/// Time limit of a copy.
 const LIMIT: Duration = Duration::from_secs(900);
-
-type Runs = (Kind, Way, Vec<Run>);
 
 /// Runs the benchmark.
 ///
@@ -148,103 +101,50 @@ pub fn run(session: &Session, options: &Options) -> Result<()> {
         "--served-percent {}: expected 1 to 90",
         options.served_percent
     );
-    let masu = super::masu(session, options.ways.iter().any(|way| way.is_masu()))?;
-    let (mut ways, mut skipped) = (options.ways.clone(), Vec::new());
-    for (way, name) in [(Way::Vmtouch, "vmtouch"), (Way::Nocache, "nocache")] {
-        if ways.contains(&way) && on_path(name).is_none() {
-            ways.retain(|other| *other != way);
-            skipped.push(format!("skipped: {name}: it is not installed (Debian: {name})"));
-        }
-    }
+    let masu = super::masu(session, options.ways.iter().any(|way| OF_MASU.contains(way)))?;
+    let mut runs = Runs::default();
+    let ways = runs.available(&options.ways);
     session.warm_up_to(options.group.scaled(2.0))?;
     let folder = tempfile::tempdir_in(super::FOLDER).context("cannot make a folder for the files")?;
     // PostgreSQL's user has to find its own below it.
     fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
     let bench = Bench { session, options, masu, folder: folder.path() };
     session.progress("writing what is copied");
-    write(&bench.source(), options.group.scaled(2.0))?;
-    let mut all: Vec<Runs> = Vec::new();
-    for &kind in &options.servers {
+    super::write_file(&bench.source(), options.group.scaled(2.0))?;
+    for kind in &options.servers {
         session.progress(&format!("{kind}: making ready"));
-        let service = match bench.service(kind)? {
-            Ok(service) => service,
-            Err(missing) => {
-                skipped.push(format!("skipped: {kind}: {missing}"));
-                continue;
+        match bench.service(*kind)? {
+            Ok(service) => {
+                runs.measure(session, options.pairs, kind.name(), &ways, |turn| bench.one(service.as_ref(), turn.way))?
             }
-        };
-        let first = all.len();
-        all.extend(ways.iter().map(|way| (kind, *way, Vec::new())));
-        for round in 0..options.pairs {
-            for nth in order_of_round(round, ways.len()) {
-                session.progress(&format!("{kind}: round {} of {}: {}", round + 1, options.pairs, ways[nth].title()));
-                let run = bench.one(&service, ways[nth]).with_context(|| format!("{kind} ({})", ways[nth].title()))?;
-                all[first + nth].2.push(run);
-            }
+            Err(missing) => runs.skip(kind, missing),
         }
     }
-    let mut report = report(session, options, &all);
-    for skipped in skipped {
-        report.note(skipped);
-    }
-    report.finish(session.save)
+    runs.finish(report(session, options, &runs), session)
 }
 
-enum Service {
-    Nginx(nginx::Site),
-    Postgres(postgres::Database),
+/// Data and a server for it that does not run.
+trait Service {
+    /// Folder of the served files.
+    fn data(&self) -> PathBuf;
+
+    /// Starts the server in `group` and waits until it answers.
+    fn start(&self, session: &Session, group: &MemoryCgroup) -> Result<Box<dyn Server>>;
 }
 
-enum Server {
-    Nginx(nginx::Server),
-    Postgres(postgres::Server),
+/// A server that answers. Dropped, it ends.
+trait Server {
+    /// Starts the client, which asks about `per_s` times a second until it is ended.
+    fn client(&self, session: &Session, folder: &Path, per_s: u32) -> Result<Box<dyn Client>>;
+
+    /// Ends the server in order.
+    fn end(self: Box<Self>, session: &Session) -> Result<()>;
 }
 
-enum Client {
-    Nginx(nginx::Client),
-    Postgres(postgres::Client),
-}
-
-impl Service {
-    fn data(&self) -> PathBuf {
-        match self {
-            Service::Nginx(site) => site.data(),
-            Service::Postgres(database) => database.tables(),
-        }
-    }
-
-    fn start(&self, session: &Session, group: &MemoryCgroup) -> Result<Server> {
-        Ok(match self {
-            Service::Nginx(site) => Server::Nginx(site.start(session, group)?),
-            Service::Postgres(database) => Server::Postgres(database.start(session, group)?),
-        })
-    }
-}
-
-impl Server {
-    fn client(&self, session: &Session, folder: &Path, per_s: u32) -> Result<Client> {
-        Ok(match self {
-            Server::Nginx(server) => Client::Nginx(server.client(session, folder, per_s)?),
-            Server::Postgres(server) => Client::Postgres(server.client(session, folder, per_s)?),
-        })
-    }
-
-    fn end(self, session: &Session) -> Result<()> {
-        match self {
-            Server::Nginx(server) => drop(server),
-            Server::Postgres(server) => server.end(session)?,
-        }
-        Ok(())
-    }
-}
-
-impl Client {
-    fn end(self, session: &Session) -> Result<Latency> {
-        match self {
-            Client::Nginx(client) => client.end(session),
-            Client::Postgres(client) => client.end(session),
-        }
-    }
+/// A running client.
+trait Client {
+    /// Ends the client and returns its latencies.
+    fn end(self: Box<Self>, session: &Session) -> Result<Latency>;
 }
 
 struct Bench<'a> {
@@ -259,18 +159,18 @@ impl Bench<'_> {
         self.folder.join("source")
     }
 
-    fn service(&self, kind: Kind) -> Result<Result<Service, crate::superpages::tools::Missing>> {
+    fn service(&self, kind: Kind) -> Result<Result<Box<dyn Service>, Missing>> {
         let bytes = self.options.group.scaled(f64::from(self.options.served_percent) / 100.0);
-        Ok(match kind {
-            Kind::Nginx => nginx::Site::write(&self.folder.join("nginx"), bytes)?.map(Service::Nginx),
+        match kind {
+            Kind::Nginx => nginx::Site::write(&self.folder.join("nginx"), bytes),
             Kind::Postgres => {
-                let scale = u32::try_from(bytes.0 / 15_000_000).unwrap_or(1).max(1);
-                postgres::Database::make(self.session, &self.folder.join("postgres"), scale)?.map(Service::Postgres)
+                let scale = (bytes.0 / 15_000_000).max(1);
+                postgres::Database::make(self.session, &self.folder.join("postgres"), scale)
             }
-        })
+        }
     }
 
-    fn one(&self, service: &Service, way: Way) -> Result<Run> {
+    fn one(&self, service: &dyn Service, way: Way) -> Result<Run> {
         let (session, per_s) = (self.session, self.options.per_second);
         let served = files_below(&service.data())?;
         served.iter().chain([&self.source()]).try_for_each(|file| drop_all(file))?;
@@ -279,7 +179,7 @@ impl Bench<'_> {
         let server = service.start(session, &group)?;
         let data = service.data().into_os_string();
         let twice = "for i in 1 2; do find \"$0\" -type f -exec cat {} + >/dev/null; done";
-        self.finished(group.start(&Program::at("/bin/sh", ["-c".into(), twice.into(), data])))?;
+        finished(session, group.start(&Program::at("/bin/sh", ["-c".into(), twice.into(), data])), LIMIT)?;
         let beside = match (way, &self.masu) {
             (Way::MasuBeside, Some(masu)) => {
                 let dials = ["--mapped", "100", "--cache", "0", "--budget", "50%"];
@@ -307,46 +207,19 @@ impl Bench<'_> {
         Ok(Run { latency, copy_mib_per_s: copied.map(|taken| mib / taken.as_secs_f64()), masu })
     }
 
-    /// Copies, and how long that took.
+    /// Copies and reads back; the time that it took.
     fn copy(&self, group: &MemoryCgroup, way: Way) -> Result<(Duration, Option<Cost>)> {
         let script = "cp \"$0\" \"$1\" && cat \"$1\" >/dev/null";
         let files = [self.source().into_os_string(), self.folder.join("copy").into_os_string()];
         let program = Program::at("/bin/sh", ["-c".into(), script.into()].into_iter().chain(files));
-        let around = self.masu.as_ref().filter(|_| way == Way::Masu);
-        let around = around.map(|masu| Around::of(masu, &["--cache", "0"], self.folder));
-        let program = match (&around, way) {
-            (Some(around), _) => around.program(&program),
-            (None, Way::Nocache) => {
-                Program::at("nocache", [program.path.into_os_string()].into_iter().chain(program.arguments))
-            }
-            _ => program,
+        let spared = match (way, &self.masu) {
+            (Way::Masu, Some(masu)) => Spared::by_masu(&program, masu, self.folder),
+            (Way::Nocache, _) => Spared::by_nocache(&program),
+            _ => Spared::not(program),
         };
-        let (taken, used) = self.finished(group.start(&program))?;
-        Ok((taken, around.map(|around| around.cost(used, taken)).transpose()?))
+        let used = finished(self.session, group.start(spared.program()), LIMIT).context("a copy failed")?;
+        Ok((used.elapsed, spared.cost(used)?))
     }
-
-    /// Runs the command to its end; returns its elapsed time and its own processor time.
-    fn finished(&self, command: Command) -> Result<(Duration, Duration)> {
-        let begun = Instant::now();
-        let child = OwnChild::start(command, &self.session.processors, Place::Anywhere)?;
-        child.await_end(LIMIT, &self.session.stop)?;
-        let (taken, used) = (begun.elapsed(), processor_time(child.pid())?);
-        let ended = child.finish(LIMIT, &self.session.stop)?;
-        let complaint = ended.errors.last().map_or("no message", String::as_str);
-        ensure!(ended.status.success(), "a copy {}: {complaint}", describe(ended.status));
-        Ok((taken, used))
-    }
-}
-
-fn write(path: &Path, bytes: Bytes) -> Result<()> {
-    let write = || -> std::io::Result<()> {
-        let (mut file, some) = (File::create(path)?, vec![9; 1 << 20]);
-        for _ in 0..bytes.0.div_ceil(1 << 20) {
-            file.write_all(&some)?;
-        }
-        file.sync_all()
-    };
-    write().with_context(|| format!("cannot write {}", path.display()))
 }
 
 fn files_below(folder: &Path) -> Result<Vec<PathBuf>> {
@@ -358,82 +231,49 @@ fn files_below(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-fn samples(runs: &[Run], figure: impl Fn(&Run) -> f64) -> Vec<f64> {
-    runs.iter().map(figure).collect()
-}
-
-fn report(session: &Session, options: &Options, all: &[Runs]) -> Report {
+fn report(session: &Session, options: &Options, runs: &Runs<Way, Run>) -> Report {
     let Options { group, per_second, served_percent, .. } = options;
     let title = format!(
         "served: {per_second} requests a second for {served_percent} % of a group of {group}, while twice its memory is copied there"
     );
     let mut report = Report::new("served", title, &session.host);
-    let of = |kind: Kind, way: Way| {
-        all.iter().find(|(k, w, _)| (*k, *w) == (kind, way)).map_or(&[][..], |(_, _, runs)| runs.as_slice())
-    };
+    let ms =
+        |what, value: fn(&Latency) -> f64| Metric::less(what, Unit::Milliseconds, move |run: &Run| value(&run.latency));
+    let p99 = OF_MASU.iter().fold(ms("p99", |latency| latency.p99_ms), |metric, way| {
+        metric.target_against(Way::Quiet, *way, Target::AtMost(1.1))
+    });
+    // Nothing is copied on the quiet machine, so the last metric has the kernel as its only baseline.
+    let metrics = [
+        ms("p50", |latency| latency.p50_ms),
+        p99,
+        ms("p99.9", |latency| latency.p999_ms),
+        Metric::more("copying", Unit::MibPerSecond, |run: &Run| run.copy_mib_per_s),
+    ];
     for baseline in [Way::Quiet, Way::Kernel] {
-        for (kind, way, runs) in all.iter().filter(|(_, way, _)| !matches!(way, Way::Quiet | Way::Kernel)) {
-            let base = of(*kind, baseline);
-            if base.is_empty() {
-                continue;
-            }
-            let versus = Versus { baseline: baseline.title(), this: way.title() };
-            for name in ["p50", "p99", "p99.9"] {
-                let figure = |run: &Run| match name {
-                    "p50" => run.latency.p50_ms,
-                    "p99" => run.latency.p99_ms,
-                    _ => run.latency.p999_ms,
-                };
-                let (base, this) = (samples(base, figure), samples(runs, figure));
-                let what = format!("{kind}, {name}");
-                report.compare(&what, Unit::Milliseconds, Better::Less, versus, (&base, &this));
-                if name == "p99" && baseline == Way::Quiet && way.is_masu() {
-                    report.target(Target::AtMost(1.1));
-                }
-            }
-            if baseline == Way::Kernel {
-                let copied = |run: &Run| run.copy_mib_per_s.unwrap_or(f64::NAN);
-                let (base, this) = (samples(base, copied), samples(runs, copied));
-                report.compare(&format!("{kind}, copying"), Unit::MibPerSecond, Better::More, versus, (&base, &this));
-            }
-        }
+        let mut pairs = runs.against(baseline);
+        pairs.retain(|(_, way)| !matches!(way, Way::Quiet | Way::Kernel));
+        runs.compare(&mut report, &pairs, &metrics);
     }
-    for (kind, way, runs) in all.iter().filter(|(_, way, _)| way.is_masu()) {
-        let cpu: Vec<f64> = runs.iter().filter_map(|run| Some(run.masu.as_ref()?.core_fraction)).collect();
-        let what = format!("processor time of {}, of a core, beside {kind}", way.title());
-        report.figure(&what, Unit::Fraction, median(&cpu), Some(Target::AtMost(0.01)));
-    }
-    report.table("All runs, medians:", table(all));
+    runs.figures(&mut report, &[super::processor_time(&OF_MASU, |run: &Run| &run.masu)]);
+    runs.table(&mut report, "All runs, medians:", &columns());
     report.note(super::lists());
     report.note("wrk pauses after each answer; pgbench keeps to a schedule, and a transaction that begins late counts from when it was due.");
-    let by_name: BTreeMap<String, &Vec<Run>> =
-        all.iter().map(|(kind, way, runs)| (format!("{kind}, {way}"), runs)).collect();
-    report.sample("runs", by_name);
     report
 }
 
-fn table(all: &[Runs]) -> Table {
-    let mut table = Table::new(["", "", "p50", "p99", "p99.9", "longest", "requests", "copying", "dropped by masu"]);
-    for (nth, (kind, way, runs)) in all.iter().enumerate() {
-        let middle = |figure: &dyn Fn(&Run) -> f64| median(&samples(runs, figure)).unwrap_or(f64::NAN);
-        let ms = |figure: &dyn Fn(&Latency) -> f64| Unit::Milliseconds.print(middle(&|run| figure(&run.latency)));
-        let copied: Vec<f64> = runs.iter().filter_map(|run| run.copy_mib_per_s).collect();
-        let dropped: Vec<f64> =
-            runs.iter().filter_map(|run| Some(run.masu.as_ref()?.said.dropped_bytes as f64)).collect();
-        let or_dash = |unit: Unit, value: Option<f64>| value.map_or_else(|| "–".into(), |value| unit.print(value));
-        table.row([
-            if nth == 0 || all[nth - 1].0 != *kind { kind.to_string() } else { String::new() },
-            way.title().to_owned(),
-            ms(&|latency| latency.p50_ms),
-            ms(&|latency| latency.p99_ms),
-            ms(&|latency| latency.p999_ms),
-            ms(&|latency| latency.max_ms),
-            Unit::Count.print(middle(&|run| run.latency.requests as f64)),
-            or_dash(Unit::MibPerSecond, median(&copied)),
-            or_dash(Unit::Bytes, median(&dropped)),
-        ]);
-    }
-    table
+fn columns() -> [Column<'static, Run>; 7] {
+    let ms = |head, value: fn(&Latency) -> f64| {
+        Column::median(head, Unit::Milliseconds, move |run: &Run| value(&run.latency))
+    };
+    [
+        ms("p50", |latency| latency.p50_ms),
+        ms("p99", |latency| latency.p99_ms),
+        ms("p99.9", |latency| latency.p999_ms),
+        ms("longest", |latency| latency.max_ms),
+        Column::median("requests", Unit::Count, |run: &Run| run.latency.requests as f64),
+        Column::median("copying", Unit::MibPerSecond, |run: &Run| run.copy_mib_per_s),
+        super::dropped(|run: &Run| &run.masu),
+    ]
 }
 
 #[cfg(test)]
@@ -444,8 +284,10 @@ mod tests {
     fn a_quiet_machine_copies_nothing() {
         let latency = Latency { requests: 5000, p50_ms: 0.3, p99_ms: 1.0, p999_ms: 2.0, max_ms: 9.0 };
         let run = |copy_mib_per_s| Run { latency, copy_mib_per_s, masu: None };
-        let all = [(Kind::Nginx, Way::Quiet, vec![run(None)]), (Kind::Nginx, Way::Kernel, vec![run(Some(250.0))])];
-        let text = table(&all).to_string();
+        let mut runs = Runs::default();
+        runs.push("nginx", Way::Quiet, vec![run(None)]);
+        runs.push("nginx", Way::Kernel, vec![run(Some(250.0))]);
+        let text = runs.as_table(&columns()).to_string();
         let line = |name: &str| text.lines().find(|line| line.contains(name)).unwrap().to_owned();
         assert!(line("no copy").starts_with("nginx") && line("no copy").ends_with('–'), "{text}");
         assert!(line("kernel alone").contains("0.300 ms") && line("kernel alone").contains("250 MiB/s"), "{text}");

@@ -14,8 +14,6 @@
 //! The paper's kernels scan lists of all pages, and lose throughput where there are many. Kernels have changed since;
 //! the first column says whether this one loses any.
 
-use std::fs::File;
-use std::io::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -27,14 +25,14 @@ use super::residency::drop_all;
 use super::running::{Cost, Running};
 use crate::cgroup::MemoryCgroup;
 use crate::children::OwnChild;
+use crate::choices;
+use crate::harness::{Choice as _, Column, Metric, Runs};
 use crate::launch::Program;
 use crate::masu::Masu;
-use crate::pairs::{Better, median, order_of_round};
 use crate::place::Place;
 use crate::plot::{Chart, Series, grid};
-use crate::report::{Report, Target, Unit, Versus};
+use crate::report::{Report, Target, Unit};
 use crate::session::Session;
-use crate::table::Table;
 use crate::workload::Workload;
 
 /// Default number of processes.
@@ -66,28 +64,11 @@ pub struct Options {
     pub ways: Vec<Way>,
 }
 
-/// A way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum Way {
-    /// The kernel alone.
-    Kernel,
-    /// `masu aging --mapped 100 --cache 0`.
-    Masu,
-}
-
-impl Way {
-    const fn title(self) -> &'static str {
-        match self {
-            Way::Kernel => "kernel alone",
-            Way::Masu => "masu",
-        }
-    }
-}
-
-impl std::fmt::Display for Way {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(if *self == Way::Kernel { "kernel" } else { "masu" })
+choices! {
+    /// A condition.
+    pub enum Way {
+        Kernel = "kernel", "kernel alone";
+        Masu = "masu", "masu";
     }
 }
 
@@ -100,13 +81,6 @@ struct Run {
     /// Major faults of all processes: mostly in the file that they map as their code.
     major_faults: u64,
     masu: Option<Cost>,
-}
-
-#[derive(Debug, Serialize)]
-struct Runs {
-    gib: u64,
-    way: Way,
-    runs: Vec<Run>,
 }
 
 /// Mean size of a file.
@@ -125,17 +99,17 @@ pub fn run(session: &Session, options: &Options) -> Result<()> {
     session.warm_up_to(Bytes::gib(options.gib.iter().copied().max().unwrap_or(1)))?;
     let folder = tempfile::tempdir_in(super::FOLDER).context("cannot make a folder for the files")?;
     let bench = Bench { session, options, masu, folder: folder.path() };
-    bench.write_code()?;
-    let cells = options.gib.iter().flat_map(|gib| options.ways.iter().map(|way| (*gib, *way)));
-    let mut all: Vec<Runs> = cells.map(|(gib, way)| Runs { gib, way, runs: Vec::new() }).collect();
-    for round in 0..options.pairs {
-        for nth in order_of_round(round, all.len()) {
-            let Runs { gib, way, runs } = &mut all[nth];
-            session.progress(&format!("round {} of {}: {gib} GiB, {}", round + 1, options.pairs, way.title()));
-            runs.push(bench.one(*gib, *way).with_context(|| format!("{gib} GiB ({})", way.title()))?);
-        }
-    }
-    report(session, options, &all).finish(session.save)
+    super::write_file(&bench.folder.join("code"), Bytes(options.code.0.max(1)))?;
+    let cells: Vec<(u64, Way)> =
+        options.gib.iter().flat_map(|gib| options.ways.iter().map(|way| (*gib, *way))).collect();
+    let named = cells.iter().map(|(gib, way)| (subject(*gib), *way)).collect();
+    let mut runs = Runs::default();
+    runs.measure_cells(session, options.pairs, named, |turn| bench.one(cells[turn.nth].0, turn.way))?;
+    runs.finish(report(session, options, &runs), session)
+}
+
+fn subject(gib: u64) -> String {
+    format!("{gib} GiB")
 }
 
 impl Options {
@@ -161,18 +135,6 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    fn write_code(&self) -> Result<()> {
-        let path = self.folder.join("code");
-        let write = || -> std::io::Result<()> {
-            let (mut file, some) = (File::create(&path)?, vec![7; 1 << 20]);
-            for _ in 0..self.options.code.0.div_ceil(1 << 20).max(1) {
-                file.write_all(&some)?;
-            }
-            file.sync_all()
-        };
-        write().with_context(|| format!("cannot write {}", path.display()))
-    }
-
     fn one(&self, gib: u64, way: Way) -> Result<Run> {
         let (session, options, code) = (self.session, self.options, self.folder.join("code"));
         rustix::fs::sync(); // nothing of the run before is written during this one
@@ -212,75 +174,43 @@ impl Bench<'_> {
     }
 }
 
-fn samples(runs: &[Run], figure: impl Fn(&Run) -> f64) -> Vec<f64> {
-    runs.iter().map(figure).collect()
-}
-
-fn of(all: &[Runs], gib: u64, way: Way) -> &[Run] {
-    all.iter().find(|cell| cell.gib == gib && cell.way == way).map_or(&[], |cell| cell.runs.as_slice())
-}
-
-fn report(session: &Session, options: &Options, all: &[Runs]) -> Report {
+fn report(session: &Session, options: &Options, runs: &Runs<Way, Run>) -> Report {
     let Options { processes, run_s, files, .. } = options;
     let title = format!("writers: {processes} processes write files of 100 KB to 5 MB, {files} in all, for {run_s} s");
     let name = if *processes == USUAL { "writers".to_owned() } else { format!("writers-{processes}") };
     let mut report = Report::new(name, title, &session.host);
-    let versus = Versus { baseline: Way::Kernel.title(), this: Way::Masu.title() };
-    if [Way::Kernel, Way::Masu].iter().all(|way| options.ways.contains(way)) {
-        for gib in &options.gib {
-            let pair = [Way::Kernel, Way::Masu].map(|way| samples(of(all, *gib, way), |run| run.mib_per_s));
-            let what = format!("{gib} GiB, written and read");
-            report.compare(&what, Unit::MibPerSecond, Better::More, versus, (&pair[0], &pair[1]));
-            report.target(Target::NotWorse);
-        }
-    }
+    let speed = Metric::more("written and read", Unit::MibPerSecond, |run: &Run| run.mib_per_s);
+    runs.compare(&mut report, &[(Way::Kernel, Way::Masu)], &[speed.target(Way::Masu, Target::NotWorse)]);
     let ends = options.gib.iter().min().zip(options.gib.iter().max()).filter(|(low, high)| low < high);
     for way in &options.ways {
-        let middle = |gib: &u64| median(&samples(of(all, *gib, *way), |run| run.mib_per_s));
+        let middle = |gib: &u64| runs.median(&subject(*gib), *way, |run| run.mib_per_s);
         let ratio = ends.and_then(|(low, high)| Some(middle(high)? / middle(low)?));
         let target = (*way == Way::Masu).then_some(Target::AtLeast(1.0));
         report.figure(&format!("{}: most memory over least", way.title()), Unit::Times, ratio, target);
     }
-    let costs = || all.iter().flat_map(|cell| &cell.runs).filter_map(|run| run.masu.as_ref());
-    if costs().next().is_some() {
-        let cpu: Vec<f64> = costs().map(|cost| cost.core_fraction).collect();
-        report.figure("processor time of masu, of a core", Unit::Fraction, median(&cpu), Some(Target::AtMost(0.01)));
-    }
-    report.table("All runs, medians:", table(all));
-    report.file("writers.svg", draw(options, all));
+    runs.figures(&mut report, &[super::processor_time(&[Way::Masu], |run: &Run| &run.masu)]);
+    runs.table(&mut report, "All runs, medians:", &columns());
+    report.file("writers.svg", draw(options, runs));
     report.note(super::lists());
     report.note("The paper, on Linux 2.4.26 and 2.6.6: throughput falls from 4 GB on; with split lists it is higher at each size.");
-    report.sample("cells", all);
     report
 }
 
-fn table(all: &[Runs]) -> Table {
-    let mut table =
-        Table::new(["memory", "", "written and read", "written", "files", "major faults", "kept by masu", "dropped"]);
-    for (nth, Runs { gib, way, runs }) in all.iter().enumerate() {
-        let middle = |figure: &dyn Fn(&Run) -> f64| median(&samples(runs, figure)).unwrap_or(f64::NAN);
-        let of_masu = |figure: &dyn Fn(&Cost) -> u64| {
-            let values: Vec<f64> = runs.iter().filter_map(|run| Some(figure(run.masu.as_ref()?) as f64)).collect();
-            median(&values).map_or_else(|| "–".into(), |value| Unit::Bytes.print(value))
-        };
-        table.row([
-            if nth == 0 || all[nth - 1].gib != *gib { format!("{gib} GiB") } else { String::new() },
-            way.title().to_owned(),
-            Unit::MibPerSecond.print(middle(&|run| run.mib_per_s)),
-            Unit::MibPerSecond.print(middle(&|run| run.written_mib_per_s)),
-            Unit::PerSecond.print(middle(&|run| run.files_per_s)),
-            Unit::Count.print(middle(&|run| run.major_faults as f64)),
-            of_masu(&|cost| cost.said.pinned_bytes_max),
-            of_masu(&|cost| cost.said.dropped_bytes),
-        ]);
-    }
-    table
+fn columns() -> [Column<'static, Run>; 6] {
+    [
+        Column::median("written and read", Unit::MibPerSecond, |run: &Run| run.mib_per_s),
+        Column::median("written", Unit::MibPerSecond, |run: &Run| run.written_mib_per_s),
+        Column::median("files", Unit::PerSecond, |run: &Run| run.files_per_s),
+        Column::median("major faults", Unit::Count, |run: &Run| run.major_faults as f64),
+        super::kept(|run: &Run| &run.masu),
+        super::dropped(|run: &Run| &run.masu),
+    ]
 }
 
 /// The paper's figure 1 (one kernel over memory) and figure 5 (two of them), and the page faults that it does not show.
-fn draw(options: &Options, all: &[Runs]) -> String {
+fn draw(options: &Options, runs: &Runs<Way, Run>) -> String {
     let line = |way: &Way, figure: &dyn Fn(&Run) -> f64| {
-        let point = |gib: &u64| Some((*gib as f64, median(&samples(of(all, *gib, *way), figure))?));
+        let point = |gib: &u64| Some((*gib as f64, runs.median(&subject(*gib), *way, figure)?));
         Series { name: way.title().into(), points: options.gib.iter().filter_map(point).collect() }
     };
     let chart = |title: &str, y_label: &str, series| Chart {
@@ -316,30 +246,25 @@ mod tests {
         }
     }
 
-    fn cell(gib: u64, way: Way, mib_per_s: f64) -> Runs {
-        let run = Run { written_mib_per_s: mib_per_s, mib_per_s, files_per_s: 1.0, major_faults: 5, masu: None };
-        Runs { gib, way, runs: vec![run] }
-    }
-
     #[test]
     fn a_figure_has_a_line_for_each_way_over_memory() {
-        let all = [
-            cell(1, Way::Kernel, 100.0),
-            cell(1, Way::Masu, 110.0),
-            cell(12, Way::Kernel, 80.0),
-            cell(12, Way::Masu, 120.0),
-        ];
-        let svg = draw(&options(), &all);
+        let mut runs = Runs::default();
+        for (gib, way, mib_per_s) in
+            [(1, Way::Kernel, 100.0), (1, Way::Masu, 110.0), (12, Way::Kernel, 80.0), (12, Way::Masu, 120.0)]
+        {
+            let run = Run { written_mib_per_s: mib_per_s, mib_per_s, files_per_s: 1.0, major_faults: 5, masu: None };
+            runs.push(subject(gib), way, vec![run]);
+        }
+        let svg = draw(&options(), &runs);
         // One line in the first chart, two in each of the others.
         assert_eq!(svg.matches("stroke-linejoin").count(), 5);
         assert!(svg.contains("memory of the group, GiB") && svg.contains("64 writers"));
-        let text = table(&all).to_string();
+        let text = runs.as_table(&columns()).to_string();
         assert!(text.lines().nth(3).unwrap().starts_with("12 GiB   kernel alone"), "{text}");
     }
 
     #[test]
     fn a_way_that_was_not_measured_leaves_a_gap() {
-        assert!(of(&[cell(1, Way::Kernel, 1.0)], 1, Way::Masu).is_empty());
-        assert!(draw(&options(), &[]).ends_with("</svg>\n"));
+        assert!(draw(&options(), &Runs::default()).ends_with("</svg>\n"));
     }
 }

@@ -11,6 +11,7 @@ use rustix::process::Signal;
 use units::Bytes;
 
 use super::latency::{Latency, WRK_SCRIPT, of_wrk};
+use super::{Client, Server, Service};
 use crate::cgroup::MemoryCgroup;
 use crate::children::OwnChild;
 use crate::launch::Program;
@@ -36,11 +37,11 @@ impl Site {
     ///
     /// # Errors
     /// When they cannot be written.
-    pub fn write(folder: &Path, bytes: Bytes) -> Result<Result<Site, Missing>> {
+    pub fn write(folder: &Path, bytes: Bytes) -> Result<Result<Box<dyn Service>, Missing>> {
         if on_path("nginx").is_none() || on_path("wrk").is_none() {
             return Ok(Err(Missing("nginx and wrk are not installed (Debian: nginx-light wrk)")));
         }
-        let site = Site { folder: folder.to_owned(), files: usize::try_from(bytes.0)? / FILE_BYTES };
+        let site = Site { folder: folder.to_owned(), files: units::cast::index(bytes.0) / FILE_BYTES };
         let write = || -> std::io::Result<()> {
             fs::create_dir_all(site.data())?;
             fs::create_dir_all(folder.join("own"))?;
@@ -52,19 +53,16 @@ impl Site {
             Ok(())
         };
         write().with_context(|| format!("cannot write files below {}", folder.display()))?;
-        Ok(Ok(site))
+        Ok(Ok(Box::new(site)))
     }
+}
 
-    /// Folder with the served files.
-    pub fn data(&self) -> PathBuf {
+impl Service for Site {
+    fn data(&self) -> PathBuf {
         self.folder.join("files")
     }
 
-    /// Starts the server in `group` and waits until it answers.
-    ///
-    /// # Errors
-    /// When it does not come up, or we are interrupted.
-    pub fn start(&self, session: &Session, group: &MemoryCgroup) -> Result<Server> {
+    fn start(&self, session: &Session, group: &MemoryCgroup) -> Result<Box<dyn Server>> {
         let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
         let port = free.context("no port of the loopback is free")?.port();
         let own = self.folder.join("own");
@@ -76,7 +74,7 @@ impl Site {
         let mut child = OwnChild::start(group.start(&program), &session.processors, Place::Only(0))?;
         for _ in 0..200 {
             if TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok() {
-                return Ok(Server { _child: child, port, files: self.files });
+                return Ok(Box::new(Nginx { _child: child, port, files: self.files }));
             }
             if !child.is_running() {
                 let said = fs::read_to_string(&log).unwrap_or_default();
@@ -104,20 +102,14 @@ fn configured(own: &Path, data: &Path, port: u16) -> String {
     )
 }
 
-/// A server that answers. Dropped, it ends.
-#[derive(Debug)]
-pub struct Server {
+struct Nginx {
     _child: OwnChild,
     port: u16,
     files: usize,
 }
 
-impl Server {
-    /// Starts the client, which asks about `per_s` times a second until it is ended.
-    ///
-    /// # Errors
-    /// When it cannot be started.
-    pub fn client(&self, session: &Session, folder: &Path, per_s: u32) -> Result<Client> {
+impl Server for Nginx {
+    fn client(&self, session: &Session, folder: &Path, per_s: u32) -> Result<Box<dyn Client>> {
         let script = folder.join("requests.lua");
         let delay_ms = (CONNECTIONS * 1000 / per_s.max(1)).max(1);
         fs::write(&script, format!("FILES = {}\nDELAY_MS = {delay_ms}\n{WRK_SCRIPT}", self.files))
@@ -125,20 +117,18 @@ impl Server {
         let mut command = Command::new("wrk");
         command.args(["-t", "1", "-c", &CONNECTIONS.to_string(), "-d", "3600s", "--timeout", "600s", "-s"]);
         command.arg(script).arg(format!("http://127.0.0.1:{}/", self.port));
-        Ok(Client(OwnChild::start(command, &session.processors, Place::Only(1))?))
+        Ok(Box::new(Wrk(OwnChild::start(command, &session.processors, Place::Only(1))?)))
+    }
+
+    fn end(self: Box<Self>, _session: &Session) -> Result<()> {
+        Ok(()) // dropped
     }
 }
 
-/// A running client.
-#[derive(Debug)]
-pub struct Client(OwnChild);
+struct Wrk(OwnChild);
 
-impl Client {
-    /// Ends the client and returns its latencies.
-    ///
-    /// # Errors
-    /// When requests failed, or we are interrupted.
-    pub fn end(mut self, session: &Session) -> Result<Latency> {
+impl Client for Wrk {
+    fn end(mut self: Box<Self>, session: &Session) -> Result<Latency> {
         self.0.signal(Signal::INT);
         let ended = self.0.finish(Duration::from_secs(30), &session.stop)?;
         of_wrk(&ended.lines).with_context(|| ended.errors.join(" "))

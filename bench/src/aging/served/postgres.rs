@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::process::Signal;
 
 use super::latency::{Latency, of_pgbench};
+use super::{Client, Server, Service};
 use crate::cgroup::MemoryCgroup;
 use crate::children::{OwnChild, describe};
 use crate::launch::Program;
@@ -35,39 +36,26 @@ impl Database {
     ///
     /// # Errors
     /// When it cannot be made, or we are interrupted.
-    pub fn make(session: &Session, folder: &Path, scale: u32) -> Result<Result<Database, Missing>> {
+    pub fn make(session: &Session, folder: &Path, scale: u64) -> Result<Result<Box<dyn Service>, Missing>> {
         let missing = Missing("PostgreSQL is not installed (Debian: postgresql)");
         let Some(programs) = programs(Path::new("/usr/lib/postgresql")) else { return Ok(Err(missing)) };
         let database = Database { programs, folder: folder.to_owned() };
         finished(Command::new("install").args(["-d", "-m", "700", "-o", USER, "-g", USER]).arg(folder))?;
         let made = database.as_user("initdb", ["-A", "trust", "-U", USER, "-N", "-D"].map(str::to_owned));
-        finished(made.command().arg(database.data()))?;
+        finished(made.command().arg(database.cluster()))?;
         let server = database.run(session, |program| program.command())?;
         database.client_tool(session, "createdb", &["bench"])?;
         database.client_tool(session, "pgbench", &["-i", "-q", "-s", &scale.to_string(), "bench"])?;
         server.end(session)?;
-        Ok(Ok(database))
+        Ok(Ok(Box::new(database)))
     }
 
-    /// Folder with the tables' data.
-    pub fn tables(&self) -> PathBuf {
-        self.data().join("base")
-    }
-
-    /// Starts the server in `group` and waits until it answers.
-    ///
-    /// # Errors
-    /// When it does not come up, or we are interrupted.
-    pub fn start(&self, session: &Session, group: &MemoryCgroup) -> Result<Server> {
-        self.run(session, |program| group.start(program))
-    }
-
-    fn data(&self) -> PathBuf {
+    fn cluster(&self) -> PathBuf {
         self.folder.join("data")
     }
 
-    fn run(&self, session: &Session, start: impl Fn(&Program) -> Command) -> Result<Server> {
-        let mut words = vec!["-D".to_owned(), self.data().display().to_string()];
+    fn run(&self, session: &Session, start: impl Fn(&Program) -> Command) -> Result<Box<Postgres>> {
+        let mut words = vec!["-D".to_owned(), self.cluster().display().to_string()];
         words.extend(["-k".to_owned(), self.folder.display().to_string()]);
         // Reads are to come from the page cache, and no other work is to run.
         for setting in ["listen_addresses=", "shared_buffers=32MB", "autovacuum=off", "max_wal_size=4GB", "jit=off"] {
@@ -77,12 +65,12 @@ impl Database {
         let mut command = start(&program);
         command.current_dir("/");
         let child = OwnChild::start(command, &session.processors, Place::Only(0))?;
-        let mut server = Server { child, programs: self.programs.clone(), folder: self.folder.clone() };
+        let mut server = Postgres { child, programs: self.programs.clone(), folder: self.folder.clone() };
         for _ in 0..400 {
             session.stop.sleep(Duration::from_millis(50))?;
             let mut asked = Command::new(self.programs.join("pg_isready"));
             if finished(asked.arg("-h").arg(&self.folder)).is_ok() {
-                return Ok(server);
+                return Ok(Box::new(server));
             }
             if !server.child.is_running() {
                 let ended = server.child.finish(LIMIT, &session.stop)?;
@@ -109,6 +97,17 @@ impl Database {
     }
 }
 
+impl Service for Database {
+    /// Folder of the tables.
+    fn data(&self) -> PathBuf {
+        self.cluster().join("base")
+    }
+
+    fn start(&self, session: &Session, group: &MemoryCgroup) -> Result<Box<dyn Server>> {
+        Ok(self.run(session, |program| group.start(program))?)
+    }
+}
+
 /// The newest version's folder of programs.
 fn programs(root: &Path) -> Option<PathBuf> {
     let version = |path: &PathBuf| path.file_name()?.to_str()?.parse::<u32>().ok();
@@ -117,67 +116,38 @@ fn programs(root: &Path) -> Option<PathBuf> {
     newest.join("pgbench").is_file().then_some(newest)
 }
 
-/// A server that answers. Dropped, it ends.
-#[derive(Debug)]
-pub struct Server {
+struct Postgres {
     child: OwnChild,
     programs: PathBuf,
     folder: PathBuf,
 }
 
-impl Server {
-    /// Starts the client, which asks `per_s` times a second until it is ended.
-    ///
-    /// # Errors
-    /// When it cannot be started.
-    pub fn client(&self, session: &Session, folder: &Path, per_s: u32) -> Result<Client> {
+impl Server for Postgres {
+    fn client(&self, session: &Session, folder: &Path, per_s: u32) -> Result<Box<dyn Client>> {
         let log = folder.join("transactions");
         let mut command = Command::new(self.programs.join("pgbench"));
-        command.args([
-            "-S",
-            "-n",
-            "-M",
-            "prepared",
-            "-c",
-            "4",
-            "-j",
-            "1",
-            "-T",
-            "3600",
-            "-R",
-            &per_s.to_string(),
-            "-l",
-        ]);
+        command.args(["-S", "-n", "-M", "prepared", "-c", "4", "-j", "1", "-T", "3600"]);
+        command.args(["-R", &per_s.to_string(), "-l"]);
         command.arg("--log-prefix").arg(&log).arg("-h").arg(&self.folder).args(["-U", USER, "bench"]);
         let child = OwnChild::start(command, &session.processors, Place::Only(1))?;
         let log = folder.join(format!("transactions.{}", child.pid()));
-        Ok(Client { child, log, from_s: now_s() })
+        Ok(Box::new(Pgbench { child, log, from_s: now_s() }))
     }
 
-    /// Ends the server in order.
-    ///
-    /// # Errors
-    /// When it does not end, or we are interrupted.
-    pub fn end(mut self, session: &Session) -> Result<()> {
+    fn end(mut self: Box<Self>, session: &Session) -> Result<()> {
         self.child.signal(Signal::INT);
         self.child.finish(LIMIT, &session.stop).map(drop)
     }
 }
 
-/// A running client.
-#[derive(Debug)]
-pub struct Client {
+struct Pgbench {
     child: OwnChild,
     log: PathBuf,
     from_s: f64,
 }
 
-impl Client {
-    /// Ends the client and returns its latencies.
-    ///
-    /// # Errors
-    /// When it has ended before, or has logged nothing.
-    pub fn end(mut self, _session: &Session) -> Result<Latency> {
+impl Client for Pgbench {
+    fn end(mut self: Box<Self>, _session: &Session) -> Result<Latency> {
         let to_s = now_s();
         ensure!(self.child.is_running(), "pgbench has ended before it was asked to");
         drop(self.child); // the last lines of its log are still in its memory, and do not matter
