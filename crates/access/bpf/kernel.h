@@ -8,7 +8,7 @@
 
 #define KERNEL __attribute__((preserve_access_index))
 
-#define GROUP_DEPTH_MAX 24u /* control groups above one that are looked through */
+#define GROUP_DEPTH_MAX 24u /* control groups above one that are checked */
 
 struct address_space;
 
@@ -56,7 +56,7 @@ static __always_inline __u64 pages_of(struct folio *folio)
 	return 1ull << (order & 31);
 }
 
-/* Looks through the groups from this one up to the topmost. */
+/* Checks the groups from this one up to the topmost. */
 static __always_inline int is_at_or_below(struct cgroup_subsys_state *state, __u64 group)
 {
 	for (__u32 depth = 0; depth < GROUP_DEPTH_MAX && state; depth++) {

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0-only */
 /*
- * Counts refaults: pages of files that come back after reclaim, by use. The kernel itself counts them where it finds a
+ * Counts refaults: pages of files that return after reclaim, by use. The kernel itself counts them where it finds a
  * shadow in the file's tree; no tracepoint reports that, and not every kernel lets programs attach to its functions. So
- * this program remembers reclaimed pages by a hash, and looks inserted pages up.
+ * this program records reclaimed pages by a hash, and searches for inserted pages.
  *
  * The table is an array of small buckets: a reclaimed page replaces the oldest of its bucket. With an entry per page of
  * memory, a page is forgotten in 2 cases of 100 when a quarter of the memory was reclaimed after it, and in 14 of 100
  * when half of it was. Two processors may lose a mark to each other, and no more than that.
  *
  * A page is code when that part of the file is mapped executable, read-only data when it is mapped otherwise, and page
- * cache when it is not mapped: looked up in the tree that the kernel keeps of a file's mappings. The tree may change
+ * cache when it is not mapped, according to the tree that the kernel keeps of a file's mappings. The tree may change
  * meanwhile, since this program does not hold its lock; then the class of this page may be wrong, and nothing else is.
  */
 #include "numbers.h"
@@ -80,8 +80,8 @@ struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct refault_wish);
-} wish SEC(".maps");
+	__type(value, struct refault_filter);
+} filter SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -103,7 +103,7 @@ struct {
 	__uint(max_entries, 1);
 	__type(key, __u32);
 	__type(value, struct refault_bucket);
-} gone SEC(".maps");
+} evicted SEC(".maps");
 
 struct stack {
 	struct rb_node *nodes[STACK];
@@ -133,7 +133,7 @@ struct search {
 };
 
 /* The tree is in order of first pages, and each node knows the last page of all below it. */
-static long look_at(__u32 step, void *context)
+static long check_mapping(__u32 step, void *context)
 {
 	struct search *search = context;
 	struct stack *stack = bpf_map_lookup_elem(&stacks, &ZERO);
@@ -169,12 +169,12 @@ static __always_inline enum refault_class class_in(struct address_space *mapping
 
 	if (stack) {
 		push(stack, &search.top, BPF_CORE_READ(mapping, i_mmap.rb_root.rb_node));
-		bpf_loop(REFAULT_STEPS_MAX, look_at, &search, 0);
+		bpf_loop(REFAULT_STEPS_MAX, check_mapping, &search, 0);
 	}
 	return search.class;
 }
 
-/* Whether the group or one below it is charged; the lowest bits of the word tell the pointer's type. */
+/* Whether the group or one below it is charged; the lowest bits of the word are the pointer's type. */
 static __always_inline int is_charged(struct folio *folio, __u64 group)
 {
 	struct mem_cgroup *charged = (void *)(BPF_CORE_READ(folio, memcg_data) & ~7ul);
@@ -185,7 +185,7 @@ static __always_inline int is_charged(struct folio *folio, __u64 group)
 struct pages {
 	__u64 file;
 	__u64 first;
-	__u64 came_back;
+	__u64 refaulted;
 	__u32 buckets_mask;
 };
 
@@ -213,10 +213,10 @@ static __always_inline struct refault_bucket *bucket_of(const struct pages *page
 	__u32 bucket = (hash >> 32) & pages->buckets_mask;
 
 	*mark = (__u32)hash | 1;
-	return bpf_map_lookup_elem(&gone, &bucket);
+	return bpf_map_lookup_elem(&evicted, &bucket);
 }
 
-static long remember(__u32 nth, void *context)
+static long record_eviction(__u32 nth, void *context)
 {
 	__u32 mark;
 	struct refault_bucket *bucket = bucket_of(context, nth, &mark);
@@ -229,7 +229,7 @@ static long remember(__u32 nth, void *context)
 	return 0;
 }
 
-static long recall(__u32 nth, void *context)
+static long find_eviction(__u32 nth, void *context)
 {
 	__u32 mark;
 	struct pages *pages = context;
@@ -240,7 +240,7 @@ static long recall(__u32 nth, void *context)
 	for (__u32 way = 0; way < REFAULT_WAYS; way++) {
 		if (bucket->marks[way] == mark) {
 			bucket->marks[way] = 0;
-			pages->came_back += 1;
+			pages->refaulted += 1;
 			return 0;
 		}
 	}
@@ -254,14 +254,14 @@ static __always_inline __u32 count_of(struct folio *folio)
 	return count < REFAULT_FOLIO_PAGES_MAX ? count : REFAULT_FOLIO_PAGES_MAX;
 }
 
-/* Only reclaim is remembered, as in the kernel: pages that go by truncation or on request are not. */
+/* Only reclaim is recorded, as in the kernel; truncation and removal on request are not. */
 SEC("tp_btf/mm_filemap_delete_from_page_cache")
-int went(__u64 *context)
+int removed(__u64 *context)
 {
 	struct folio *folio = (void *)context[0];
 	struct task_struct *task = (void *)bpf_get_current_task();
 	struct address_space *mapping = BPF_CORE_READ(folio, mapping);
-	const struct refault_wish *wanted = bpf_map_lookup_elem(&wish, &ZERO);
+	const struct refault_filter *wanted = bpf_map_lookup_elem(&filter, &ZERO);
 
 	if (!wanted || !(BPF_CORE_READ(task, flags) & PF_MEMALLOC))
 		return 0;
@@ -272,14 +272,14 @@ int went(__u64 *context)
 		.first = BPF_CORE_READ(folio, index),
 		.buckets_mask = wanted->buckets_mask,
 	};
-	bpf_loop(count_of(folio), remember, &pages, 0);
+	bpf_loop(count_of(folio), record_eviction, &pages, 0);
 	return 0;
 }
 
 SEC("tp_btf/mm_filemap_add_to_page_cache")
-int came(__u64 *context)
+int added(__u64 *context)
 {
-	const struct refault_wish *wanted = bpf_map_lookup_elem(&wish, &ZERO);
+	const struct refault_filter *wanted = bpf_map_lookup_elem(&filter, &ZERO);
 	struct folio *folio = (void *)context[0];
 	struct address_space *mapping = BPF_CORE_READ(folio, mapping);
 	__u32 process = bpf_get_current_pid_tgid() >> 32;
@@ -291,15 +291,15 @@ int came(__u64 *context)
 		.first = BPF_CORE_READ(folio, index),
 		.buckets_mask = wanted->buckets_mask,
 	};
-	bpf_loop(count_of(folio), recall, &pages, 0);
-	if (!pages.came_back)
+	bpf_loop(count_of(folio), find_eviction, &pages, 0);
+	if (!pages.refaulted)
 		return 0;
-	if (!wanted->everybody && !bpf_map_lookup_elem(&members, &process) &&
+	if (!wanted->all && !bpf_map_lookup_elem(&members, &process) &&
 	    !(wanted->group && is_charged(folio, wanted->group)))
 		return 0;
 	enum refault_class class = class_in(mapping, pages.first);
 	__u64 *count = bpf_map_lookup_elem(&counts, &class);
 	if (count)
-		*count += pages.came_back;
+		*count += pages.refaulted;
 	return 0;
 }

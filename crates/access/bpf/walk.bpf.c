@@ -138,7 +138,7 @@ static __always_inline __u64 middle_table(__u64 top, __u64 address, __u64 direct
 
 /*
  * Bit by bit, for the rare entries that are present for the kernel alone (PROT_NONE, NUMA hinting) and for entries of
- * the zero page. The latter are left out: clear_refs skips them, so they would look touched for ever, and a split
+ * the zero page. The latter are left out: clear_refs skips them, so they would always be accessed, and a split
  * huge page leaves many behind.
  */
 static __always_inline __u64 present_one_by_one(const __u64 *entries)

@@ -10,13 +10,13 @@
 
 enum walk_mode {
 	WALK_READ = 0,      /* fill records from `start` on */
-	WALK_CALIBRATE = 1, /* look for `magic` at `start` under each candidate for the base of the direct map */
+	WALK_CALIBRATE = 1, /* search for `magic` at `start` under each candidate for the base of the direct map */
 };
 
 struct walk_request {
-	__u64 start;      /* first user address to look at, a multiple of 2 MiB (in WALK_CALIBRATE: of 4 KiB) */
+	__u64 start;      /* first user address, a multiple of 2 MiB (in WALK_CALIBRATE: of 4 KiB) */
 	__u64 end;        /* first address after it */
-	__u64 direct_map; /* where the kernel maps physical address 0 */
+	__u64 direct_map; /* kernel address of physical address 0 */
 	__u64 magic;      /* WALK_CALIBRATE: the word at `start` */
 	__u32 candidates; /* WALK_CALIBRATE: number of GiB to try below the page table's own address */
 	__u32 levels;     /* 4 or 5 */
@@ -25,11 +25,11 @@ struct walk_request {
 };
 
 struct walk_answer {
-	__u64 address_space; /* tells one address space of the process from the next (exec); 0: it has none */
-	__u64 next;          /* where to go on; equals `end` when all was seen */
+	__u64 address_space; /* identifies the address space, new after exec; 0: none */
+	__u64 next;          /* start of the next run; equals `end` when all was read */
 	__u64 direct_map;    /* WALK_CALIBRATE: the base under which the magic word was found, or 0 */
 	__u32 records;       /* number of records that were filled */
-	__u32 tasks;         /* 0: the process was gone */
+	__u32 tasks;         /* 0: the process has ended */
 };
 
 #define WINDOW_HUGE 1u       /* mapped by one entry: one accessed bit for 2 MiB, present is full */

@@ -32,7 +32,7 @@ impl Backend {
     /// Exactness, in a few words.
     pub const fn exactness(self) -> &'static str {
         match self {
-            Backend::BpfWalk => "every 4 KiB page, exact at each look",
+            Backend::BpfWalk => "every 4 KiB page, exact at each scan",
             Backend::DamonVaddr => "regions of pages, one page of each sampled",
             Backend::Residency => "what is in memory, not what is used",
         }

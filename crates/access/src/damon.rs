@@ -1,21 +1,22 @@
-//! DAMON as a [`Source`]: the kernel's own monitor, for hosts that do not allow the page-table walk.
+//! DAMON as an [`Observer`]: the kernel's own monitor, for hosts that do not allow the page-table walk.
 //!
 //! DAMON samples one page of each region and assumes the others to be used alike, so every present page of a region
 //! gets the region's rate. Present and huge pages are added from `residency`. One process at a time: sysfs has space
 //! for one monitor that does not disturb other users.
 //!
-//! A crash leaves the kernel's tree filled in; the caller first calls [`linux::damon::promise_undo`].
+//! A crash leaves the kernel's tree filled in; the caller first calls [`linux::damon::record_undo`].
 
 use std::time::Duration;
 
 use linux::damon::{Draft, Monitor, Region, Running};
 use linux::{Error, KernelFiles, Pid};
+use units::cast;
 
 use crate::backend::Backend;
 use crate::estimate;
 use crate::map::{AccessMap, Class, PageSet, WindowHeat};
-use crate::residency::ResidencySource;
-use crate::source::{Cost, Source, Stopwatch};
+use crate::observer::{Cost, Observer, Stopwatch};
+use crate::residency::ResidencyObserver;
 
 /// Time between two checks of a region; the kernel's default.
 pub const SAMPLE_INTERVAL: Duration = Duration::from_millis(5);
@@ -27,21 +28,21 @@ pub const REGIONS: (u32, u32) = (100, 5000);
 
 /// A process watched by DAMON.
 #[derive(Debug)]
-pub struct DamonSource<'f, F: KernelFiles> {
+pub struct DamonObserver<'f, F: KernelFiles> {
     running: Running<'f, F>,
-    present: ResidencySource<&'f F>,
+    present: ResidencyObserver<&'f F>,
     map: AccessMap,
     cost: Cost,
 }
 
-impl<'f, F: KernelFiles> DamonSource<'f, F> {
+impl<'f, F: KernelFiles> DamonObserver<'f, F> {
     /// Sets up and starts DAMON on `pid`; dropping takes it down.
     ///
     /// # Errors
     /// `Gone`, `Denied` without root, `Unsupported` where DAMON cannot watch processes, `Other` with EBUSY when
     /// another user has it.
-    pub fn start(files: &'f F, pid: Pid) -> Result<DamonSource<'f, F>, Error> {
-        let present = ResidencySource::new(files, pid)?;
+    pub fn start(files: &'f F, pid: Pid) -> Result<DamonObserver<'f, F>, Error> {
+        let present = ResidencyObserver::new(files, pid)?;
         let monitor = Monitor {
             pid,
             sample_interval: SAMPLE_INTERVAL,
@@ -52,30 +53,29 @@ impl<'f, F: KernelFiles> DamonSource<'f, F> {
         let running = Draft::new(files, monitor)?.commit()?.start()?;
         let mut map = AccessMap::empty(Backend::DamonVaddr);
         map.classes = classes(running.max_nr_accesses());
-        Ok(DamonSource { running, present, map, cost: Cost::default() })
+        Ok(DamonObserver { running, present, map, cost: Cost::default() })
     }
 }
 
 /// Class n: accessed in n of the checks of one aggregation interval.
-fn classes(looks: u32) -> Vec<Class> {
-    let looks = looks.min(255);
-    (0..=looks)
-        .map(|hits| Class { accessed_reads: hits, rate: estimate::rate_of_hits(hits, looks, SAMPLE_INTERVAL) })
+fn classes(samples: u32) -> Vec<Class> {
+    let samples = samples.min(255);
+    (0..=samples)
+        .map(|hits| Class { accessed_reads: hits, rate: estimate::rate_of_hits(hits, samples, SAMPLE_INTERVAL) })
         .collect()
 }
 
-/// Gives every present page of a touched region the region's class, unless an earlier scan gave it one.
-fn overlay(windows: &mut [WindowHeat], regions: &[Region], classes: usize) {
+/// Gives every present page of a touched region the region's class, up to `highest`, unless an earlier scan gave it one.
+fn overlay(windows: &mut [WindowHeat], regions: &[Region], highest: u8) {
     for region in regions.iter().filter(|region| region.nr_accesses > 0) {
-        let class = usize::try_from(region.nr_accesses).unwrap_or(usize::MAX).min(classes - 1);
-        let Ok(class) = u8::try_from(class) else { continue };
+        let class = highest.min(cast::saturated(region.nr_accesses));
         let first = windows.partition_point(|heat| heat.window < region.range.start().window());
         let inside = windows[first..].iter_mut().take_while(|heat| heat.window.start() < region.range.end());
         for heat in inside {
             let Some(part) = region.range.intersection(heat.window.range()) else { continue };
             let mut pages = PageSet::EMPTY;
             let from = part.start().page_in_window();
-            let count = usize::try_from(part.pages().0).unwrap_or(0);
+            let count = cast::index(part.pages().0);
             (from..from + count).filter(|page| heat.present.contains(*page)).for_each(|page| pages.insert(page));
             // A huge page has one accessed bit, so an access to a part counts for all of it.
             let pages = if heat.huge && pages != PageSet::EMPTY { PageSet::FULL } else { pages };
@@ -84,7 +84,7 @@ fn overlay(windows: &mut [WindowHeat], regions: &[Region], classes: usize) {
     }
 }
 
-impl<F: KernelFiles> Source for DamonSource<'_, F> {
+impl<F: KernelFiles> Observer for DamonObserver<'_, F> {
     fn backend(&self) -> Backend {
         Backend::DamonVaddr
     }
@@ -95,10 +95,10 @@ impl<F: KernelFiles> Source for DamonSource<'_, F> {
         self.present.begin()
     }
 
-    fn look(&mut self) -> Result<(), Error> {
+    fn scan(&mut self) -> Result<(), Error> {
         let stopwatch = Stopwatch::start();
         let regions = self.running.regions()?;
-        self.present.look()?;
+        self.present.scan()?;
         let mut windows = self.present.map().windows.clone();
         for heat in &mut windows {
             heat.forget();
@@ -110,7 +110,7 @@ impl<F: KernelFiles> Source for DamonSource<'_, F> {
                 heat.class_of = before.class_of.clone();
             }
         }
-        overlay(&mut windows, &regions, self.map.classes.len());
+        overlay(&mut windows, &regions, cast::fits(self.map.classes.len() - 1));
         self.map.windows = windows;
         self.map.observed = self.present.age();
         self.cost.scan.add(stopwatch.elapsed(), self.map.present());
@@ -148,7 +148,7 @@ mod tests {
         let start = Window(1).page(50).0;
         let region = Region { range: AddressRange::new(start, start + 200 * 4096).unwrap(), nr_accesses: 7, age: 0 };
         let cold = Region { range: AddressRange::new(0, start).unwrap(), nr_accesses: 0, age: 3 };
-        overlay(&mut windows, &[cold, region], 21);
+        overlay(&mut windows, &[cold, region], 20);
         assert_eq!(windows[0].touched.count(), 50);
         assert_eq!((windows[0].class_of[49], windows[0].class_of[50], windows[0].class_of[100]), (0, 7, 0));
     }

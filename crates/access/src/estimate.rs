@@ -24,14 +24,14 @@ use std::time::Duration;
 use units::Rate;
 
 /// Age of the first scan.
-pub const FIRST_LOOK: Duration = Duration::from_millis(10);
+pub const FIRST_SCAN: Duration = Duration::from_millis(10);
 
 /// Longest observation after one clear. A page touched less often than about every ten seconds is not hot.
-pub const LAST_LOOK: Duration = Duration::from_millis(10_240);
+pub const LAST_SCAN: Duration = Duration::from_millis(10_240);
 
 /// Age of the next scan: twice the age of the last one; 10 ms after a clear.
-pub fn next_look(last: Option<Duration>) -> Duration {
-    last.map_or(FIRST_LOOK, |age| age.saturating_mul(2))
+pub fn next_scan(last: Option<Duration>) -> Duration {
+    last.map_or(FIRST_SCAN, |age| age.saturating_mul(2))
 }
 
 /// Rate of a page first seen young between `unseen` (zero: the clear itself) and `seen`.
@@ -72,11 +72,11 @@ mod tests {
     }
 
     #[test]
-    fn looks_come_at_doubling_ages() {
+    fn scans_come_at_doubling_ages() {
         let mut age = None;
         let mut all = Vec::new();
-        while age.unwrap_or_default() < LAST_LOOK {
-            age = Some(next_look(age));
+        while age.unwrap_or_default() < LAST_SCAN {
+            age = Some(next_scan(age));
             all.extend(age.map(|a| a.as_millis()));
         }
         assert_eq!(all, [10, 20, 40, 80, 160, 320, 640, 1280, 2560, 5120, 10240]);
@@ -89,19 +89,19 @@ mod tests {
     }
 
     #[test]
-    fn the_first_look_gives_a_lower_bound() {
+    fn the_first_scan_gives_a_lower_bound() {
         assert!((rate_between(Duration::ZERO, ms(10)).get() - 69.3147).abs() < 1e-3);
     }
 
     #[test]
-    fn half_the_hits_of_100_ms_looks_are_6_9_per_second() {
+    fn half_the_hits_of_100_ms_samples_are_6_9_per_second() {
         assert!((rate_of_hits(10, 20, ms(100)).get() - 6.931_47).abs() < 1e-4);
         assert_eq!(rate_of_hits(0, 20, ms(100)), Rate::ZERO);
     }
 
     proptest! {
         #[test]
-        fn a_later_sight_never_means_a_higher_rate(a in 1u64..10_000, step in 1u64..10_000, later in 1u64..10_000) {
+        fn a_later_first_scan_never_means_a_higher_rate(a in 1u64..10_000, step in 1u64..10_000, later in 1u64..10_000) {
             let early = rate_between(ms(a), ms(a + step));
             let late = rate_between(ms(a + step), ms(a + step + later));
             prop_assert!(late <= early);

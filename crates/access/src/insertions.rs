@@ -1,11 +1,11 @@
-//! Page-cache insertions: pages of files that enter the page cache, and the process that caused it. Read by BPF at
-//! the kernel's own tracepoint, exactly.
+//! Page-cache insertions: pages of files that enter the page cache, each with its process. Counted exactly, by BPF at
+//! the kernel's own tracepoint.
 //!
 //! A page that was in the cache before is not inserted. So a caller that wants to undo a stream's effect on the page
 //! cache, and nothing else, drops the inserted pages, and needs no snapshot from before.
 //!
-//! `record` is the record format of the two sides. Each page is reported once, in runs. When more runs arrive than
-//! are fetched, runs are lost and counted: 74,898 of them fit in between.
+//! `record` is the record format of the two sides. Each page is reported once, in runs. Runs that are not
+//! fetched in time are dropped and counted: the ring has space for 74,898.
 //!
 //! Cost: some 0.1 µs for each added folio, in the path of the process that adds it; loading takes about 0.1 s.
 
@@ -18,25 +18,25 @@ use std::rc::Rc;
 
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, PrintLevel, RingBuffer, RingBufferBuilder};
 use linux::Pid;
-use units::Pages;
+use units::{Pages, cast};
 
 use crate::backend::Unavailable;
 use crate::bpf_object::{self, Aligned};
-use record::{MEMBER, PARENT, Run, Wish};
+use record::{FilterRecord, MEMBER, PARENT, Run};
 
 /// Name in messages.
-const PROGRAM: &str = "the program that watches the page cache";
+const PROGRAM: &str = "the program for page-cache insertions";
 
-static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!("../bpf/arrivals.bpf.o"));
+static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!("../bpf/insertions.bpf.o"));
 
 /// Processes whose insertions are reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Whose {
+pub enum Filter {
     /// All processes.
-    Everybody,
+    All,
     /// Processes in a control group of the memory controller and below it; the number is its inode.
     Group(u64),
-    /// Members ([`Insertions::admit`]) and all processes that they start from then on.
+    /// Members ([`Insertions::add_member`]) and all processes that they start from then on.
     Members,
 }
 
@@ -79,8 +79,8 @@ pub struct Insertions {
     open_runs: MapHandle,
     lost: MapHandle,
     members: MapHandle,
-    told: Told,
-    wish: MapHandle,
+    reported: Reported,
+    filter: MapHandle,
     _links: Vec<Link>,
     _object: Object,
 }
@@ -90,13 +90,13 @@ impl Insertions {
     ///
     /// # Errors
     /// Reason for which this host does not allow it, and the remedy.
-    pub fn of(whose: Whose) -> Result<Insertions, Unavailable> {
+    pub fn of(filter: Filter) -> Result<Insertions, Unavailable> {
         libbpf_rs::set_print(None::<(PrintLevel, fn(PrintLevel, String))>);
         let open = ObjectBuilder::default().open_memory(&OBJECT.0).map_err(|e| refused("be opened", &e))?;
         let object = open.load().map_err(|e| refused("be loaded", &e))?;
         let handle = |name| bpf_object::map_of(&object, PROGRAM, name);
-        let wish = handle("wish")?;
-        tell(&wish, whose)?;
+        let filters = handle("filter")?;
+        set_filter(&filters, filter)?;
         let fetched = Rc::new(RefCell::new(Vec::new()));
         let runs = handle("runs")?;
         let into = Rc::clone(&fetched);
@@ -112,32 +112,33 @@ impl Insertions {
         let (open_runs, lost, members) = (handle("open_runs")?, handle("lost_pages")?, handle("members")?);
         let links = object.progs_mut().map(|program| program.attach()).collect::<Result<Vec<Link>, _>>();
         let _links = links.map_err(|e| refused("be attached", &e))?;
-        Ok(Insertions { ring, fetched, open_runs, lost, members, told: Told::default(), wish, _links, _object: object })
+        let (reported, filter) = (Reported::default(), filters);
+        Ok(Insertions { ring, fetched, open_runs, lost, members, reported, filter, _links, _object: object })
     }
 
     /// Sets the processes whose insertions are reported from now on.
     ///
     /// # Errors
     /// When the kernel takes the maps away, which it does not.
-    pub fn watch(&self, whose: Whose) -> Result<(), Unavailable> {
-        tell(&self.wish, whose)
+    pub fn set_filter(&self, filter: Filter) -> Result<(), Unavailable> {
+        set_filter(&self.filter, filter)
     }
 
-    /// Makes a process a member, for [`Whose::Members`]. Processes that it started before are not members.
+    /// Makes a process a member, for [`Filter::Members`]. Processes that it started before are not members.
     ///
     /// # Errors
     /// When there are 65,536 already.
-    pub fn admit(&self, pid: Pid, membership: Membership) -> Result<(), Unavailable> {
+    pub fn add_member(&self, pid: Pid, membership: Membership) -> Result<(), Unavailable> {
         let value = match membership {
             Membership::Whole => MEMBER,
             Membership::Children => PARENT,
         };
-        let admitted = self.members.update(&pid.0.to_ne_bytes(), &value.to_ne_bytes(), MapFlags::ANY);
-        admitted.map_err(|e| refused("take another member", &e))
+        let added = self.members.update(&pid.0.to_ne_bytes(), &value.to_ne_bytes(), MapFlags::ANY);
+        added.map_err(|e| refused("take another member", &e))
     }
 
     /// Ends a membership; processes that it started remain members.
-    pub fn dismiss(&self, pid: Pid) {
+    pub fn remove_member(&self, pid: Pid) {
         let _ = self.members.delete(&pid.0.to_ne_bytes()); // It may have ended, and its membership with it.
     }
 
@@ -155,17 +156,17 @@ impl Insertions {
         self.ring.consume().map_err(|e| refused("be read", &e))?;
         let mut new = Vec::new();
         for run in self.fetched.borrow_mut().drain(..) {
-            new.extend(self.told.finished(run).map(|arrival| (run.since_ns, arrival)));
+            new.extend(self.reported.finished(run).map(|insertion| (run.since_ns, insertion)));
         }
         let open = self.open_runs.lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY);
         for bytes in open.map_err(|e| refused("be read", &e))?.into_iter().flatten() {
             // Each processor's part has the length of the record; the kernel's padding is left out.
             let run = bytes.get(..size_of::<Run>()).and_then(Run::from_bytes);
             let run = run.filter(|run| run.pages > 0);
-            new.extend(run.and_then(|run| Some((run.since_ns, self.told.so_far(run)?))));
+            new.extend(run.and_then(|run| Some((run.since_ns, self.reported.so_far(run)?))));
         }
         new.sort_by_key(|(since_ns, _)| *since_ns);
-        Ok(new.into_iter().map(|(_, arrival)| arrival).collect())
+        Ok(new.into_iter().map(|(_, insertion)| insertion).collect())
     }
 
     /// Pages inserted and not reported, since the start.
@@ -175,14 +176,14 @@ impl Insertions {
     }
 }
 
-fn tell(wish: &MapHandle, whose: Whose) -> Result<(), Unavailable> {
-    let record = Wish {
-        group: if let Whose::Group(id) = whose { id } else { 0 },
-        everybody: u32::from(whose == Whose::Everybody),
+fn set_filter(map: &MapHandle, filter: Filter) -> Result<(), Unavailable> {
+    let record = FilterRecord {
+        group: if let Filter::Group(id) = filter { id } else { 0 },
+        all: u32::from(filter == Filter::All),
         unused: 0,
     };
-    let told = wish.update(&0u32.to_ne_bytes(), &record.to_bytes(), MapFlags::ANY);
-    told.map_err(|e| refused("be told whom to watch", &e))
+    let set = map.update(&0u32.to_ne_bytes(), &record.to_bytes(), MapFlags::ANY);
+    set.map_err(|e| refused("take the filter of processes", &e))
 }
 
 fn refused(what: &str, error: &libbpf_rs::Error) -> Unavailable {
@@ -191,9 +192,9 @@ fn refused(what: &str, error: &libbpf_rs::Error) -> Unavailable {
 
 /// Pages already reported of open runs, so that each page is reported once.
 #[derive(Debug, Default)]
-struct Told(BTreeMap<Run, u64>);
+struct Reported(BTreeMap<Run, u64>);
 
-impl Told {
+impl Reported {
     /// More open runs than there are processors: their ends were lost.
     const MOST: usize = 4096;
 
@@ -203,23 +204,23 @@ impl Told {
             self.0.clear();
         }
         let before = self.0.insert(run.start(), run.pages).unwrap_or(0);
-        arrival(run, before)
+        insertion(run, before)
     }
 
     /// New pages of a complete run.
     fn finished(&mut self, run: Run) -> Option<Insertion> {
         let before = self.0.remove(&run.start()).unwrap_or(0);
-        arrival(run, before)
+        insertion(run, before)
     }
 }
 
-/// The pages of a run beyond the first `told`.
-fn arrival(run: Run, told: u64) -> Option<Insertion> {
+/// Pages of a run beyond the first `reported`.
+fn insertion(run: Run, reported: u64) -> Option<Insertion> {
     let end = run.first.checked_add(run.pages)?;
-    let pages = run.first.saturating_add(told)..end;
+    let pages = run.first.saturating_add(reported)..end;
     let device = (run.device >> 20, run.device & 0xf_ffff);
     let file = FileId { device, inode: run.inode, generation: run.generation };
-    let process = Pid(i32::try_from(run.process).ok()?);
+    let process = Pid(cast::fits(run.process));
     (!pages.is_empty()).then_some(Insertion { file, pages, process })
 }
 
@@ -231,43 +232,43 @@ mod tests {
         Run { inode: 12, first, pages, since_ns: 1, device: 254 << 20 | 1, generation: 3, process: 42, processor: 0 }
     }
 
-    fn pages(arrival: Option<Insertion>) -> Range<u64> {
-        arrival.map_or(0..0, |arrival| arrival.pages)
+    fn pages(insertion: Option<Insertion>) -> Range<u64> {
+        insertion.map_or(0..0, |insertion| insertion.pages)
     }
 
     #[test]
     fn a_page_is_told_once_though_its_run_is_seen_again_and_again() {
-        let mut told = Told::default();
-        assert_eq!(pages(told.so_far(run(10, 2))), 10..12);
-        assert_eq!(told.so_far(run(10, 2)), None);
-        assert_eq!(pages(told.so_far(run(10, 5))), 12..15);
-        assert_eq!(pages(told.finished(run(10, 6))), 15..16);
+        let mut reported = Reported::default();
+        assert_eq!(pages(reported.so_far(run(10, 2))), 10..12);
+        assert_eq!(reported.so_far(run(10, 2)), None);
+        assert_eq!(pages(reported.so_far(run(10, 5))), 12..15);
+        assert_eq!(pages(reported.finished(run(10, 6))), 15..16);
         // The same pages, removed and inserted again, are reported again.
-        assert_eq!(pages(told.finished(run(10, 6))), 10..16);
+        assert_eq!(pages(reported.finished(run(10, 6))), 10..16);
     }
 
     #[test]
     fn an_open_run_of_one_processor_hides_none_of_another() {
-        let mut told = Told::default();
-        assert_eq!(pages(told.so_far(run(10, 6))), 10..16);
+        let mut reported = Reported::default();
+        assert_eq!(pages(reported.so_far(run(10, 6))), 10..16);
         // It was removed, and inserted again by another processor, while the first still has its run.
-        assert_eq!(pages(told.finished(Run { processor: 1, ..run(10, 6) })), 10..16);
-        assert_eq!(told.so_far(run(10, 6)), None);
+        assert_eq!(pages(reported.finished(Run { processor: 1, ..run(10, 6) })), 10..16);
+        assert_eq!(reported.so_far(run(10, 6)), None);
     }
 
     #[test]
     fn what_is_told_of_is_bounded_though_ends_get_lost() {
-        let mut told = Told::default();
-        for first in 0..3 * Told::MOST as u64 {
-            told.so_far(run(first * 100, 1));
+        let mut reported = Reported::default();
+        for first in 0..3 * Reported::MOST as u64 {
+            reported.so_far(run(first * 100, 1));
         }
-        assert!(told.0.len() <= Told::MOST);
+        assert!(reported.0.len() <= Reported::MOST);
     }
 
     #[test]
     fn a_file_is_named_as_stat_names_it() {
-        let file = arrival(run(0, 1), 0).unwrap().file;
+        let file = insertion(run(0, 1), 0).unwrap().file;
         assert_eq!(file, FileId { device: (254, 1), inode: 12, generation: 3 });
-        assert_eq!(arrival(run(u64::MAX, 2), 0), None, "no file has such pages");
+        assert_eq!(insertion(run(u64::MAX, 2), 0), None, "no file has such pages");
     }
 }

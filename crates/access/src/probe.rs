@@ -75,7 +75,7 @@ fn damon_vaddr(files: &impl KernelFiles) -> Result<(), Unavailable> {
             remedy: "Use a kernel built with CONFIG_DAMON_SYSFS=y and CONFIG_DAMON_VADDR=y.".to_owned(),
         }),
         Err(error) => {
-            Err(Unavailable { reason: error.to_string(), remedy: "Stop whoever else is using DAMON.".to_owned() })
+            Err(Unavailable { reason: error.to_string(), remedy: "Stop the other user of DAMON.".to_owned() })
         }
     }
 }
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_without_clear_refs_cannot_stand_on_the_walk() {
+    fn a_host_without_clear_refs_cannot_use_the_walk() {
         assert!(can_clear(&FakeKernel::new()).unwrap_err().remedy.contains("CONFIG_PROC_PAGE_MONITOR"));
     }
 }

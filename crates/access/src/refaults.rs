@@ -11,30 +11,30 @@
 
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, PrintLevel};
 use linux::Pid;
-use units::Pages;
+use units::{Pages, cast};
 
 use crate::backend::Unavailable;
 use crate::bpf_object::{self, Aligned};
-use crate::insertions::Whose;
+use crate::insertions::Filter;
 
 /// Name in messages.
-const PROGRAM: &str = "the program that counts what comes back";
+const PROGRAM: &str = "the program for refaults";
 
 static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!("../bpf/refaults.bpf.o"));
 
 /// `enum refault_class`.
 #[derive(Clone, Copy, Debug)]
-enum Place {
+enum Class {
     Code,
     ReadOnly,
     Cache,
 }
 
-/// `struct refault_wish`.
+/// `struct refault_filter`.
 #[repr(C)]
-struct Wish {
+struct FilterRecord {
     group: u64,
-    everybody: u32,
+    all: u32,
     buckets_mask: u32,
 }
 
@@ -54,53 +54,53 @@ pub struct Counts {
 pub struct Refaults {
     counts: MapHandle,
     members: MapHandle,
-    wish: MapHandle,
+    filter: MapHandle,
     buckets: u32,
     _links: Vec<Link>,
     _object: Object,
 }
 
 impl Refaults {
-    /// Starts counting on a host with `memory`. [`Whose::Group`] counts the pages charged to the group, for any
-    /// process, as the kernel counts; [`Whose::Members`] the pages that the members asked for themselves.
+    /// Starts counting on a host with `memory`. [`Filter::Group`] counts the pages charged to the group, for any
+    /// process, as the kernel counts; [`Filter::Members`] the pages that the members asked for themselves.
     ///
     /// # Errors
     /// Reason for which this host does not allow it, and the remedy.
-    pub fn of(whose: Whose, memory: Pages) -> Result<Refaults, Unavailable> {
+    pub fn of(filter: Filter, memory: Pages) -> Result<Refaults, Unavailable> {
         libbpf_rs::set_print(None::<(PrintLevel, fn(PrintLevel, String))>);
         let mut open = ObjectBuilder::default().open_memory(&OBJECT.0).map_err(|e| refused("be opened", &e))?;
         let buckets = buckets_for(memory);
-        for mut map in open.maps_mut().filter(|map| map.name() == "gone") {
+        for mut map in open.maps_mut().filter(|map| map.name() == "evicted") {
             map.set_max_entries(buckets).map_err(|e| refused("have a table so large", &e))?;
         }
         let object = open.load().map_err(|e| refused("be loaded", &e))?;
         let handle = |name| bpf_object::map_of(&object, PROGRAM, name);
-        let (wish, counts, members) = (handle("wish")?, handle("counts")?, handle("members")?);
-        tell(&wish, whose, buckets)?;
+        let (filters, counts, members) = (handle("filter")?, handle("counts")?, handle("members")?);
+        set_filter(&filters, filter, buckets)?;
         let links = object.progs_mut().map(|program| program.attach()).collect::<Result<Vec<Link>, _>>();
         let _links = links.map_err(|e| refused("be attached", &e))?;
-        Ok(Refaults { counts, members, wish, buckets, _links, _object: object })
+        Ok(Refaults { counts, members, filter: filters, buckets, _links, _object: object })
     }
 
     /// Sets the processes to be counted from now on. Earlier counts stay.
     ///
     /// # Errors
     /// When the kernel takes the maps away, which it does not.
-    pub fn watch(&self, whose: Whose) -> Result<(), Unavailable> {
-        tell(&self.wish, whose, self.buckets)
+    pub fn set_filter(&self, filter: Filter) -> Result<(), Unavailable> {
+        set_filter(&self.filter, filter, self.buckets)
     }
 
-    /// Makes a process a member, for [`Whose::Members`]; processes that it starts are not members.
+    /// Makes a process a member, for [`Filter::Members`]; processes that it starts are not members.
     ///
     /// # Errors
     /// When there are 65,536 already.
-    pub fn admit(&self, pid: Pid) -> Result<(), Unavailable> {
-        let admitted = self.members.update(&pid.0.to_ne_bytes(), &1u32.to_ne_bytes(), MapFlags::ANY);
-        admitted.map_err(|e| refused("take another member", &e))
+    pub fn add_member(&self, pid: Pid) -> Result<(), Unavailable> {
+        let added = self.members.update(&pid.0.to_ne_bytes(), &1u32.to_ne_bytes(), MapFlags::ANY);
+        added.map_err(|e| refused("take another member", &e))
     }
 
     /// Ends a membership: the process number may be reused.
-    pub fn dismiss(&self, pid: Pid) {
+    pub fn remove_member(&self, pid: Pid) {
         let _ = self.members.delete(&pid.0.to_ne_bytes()); // It may be none.
     }
 
@@ -109,31 +109,31 @@ impl Refaults {
     /// # Errors
     /// When the kernel takes the maps away, which it does not.
     pub fn so_far(&self) -> Result<Counts, Unavailable> {
-        let of = |place: Place| {
-            let counts = self.counts.lookup_percpu(&(place as u32).to_ne_bytes(), MapFlags::ANY);
+        let of = |class: Class| {
+            let counts = self.counts.lookup_percpu(&(class as u32).to_ne_bytes(), MapFlags::ANY);
             let counts = counts.map_err(|e| refused("be read", &e))?.unwrap_or_default();
             Ok(Pages(counts.iter().filter_map(|bytes| Some(u64::from_ne_bytes(*bytes.first_chunk()?))).sum()))
         };
-        Ok(Counts { code: of(Place::Code)?, read_only: of(Place::ReadOnly)?, cache: of(Place::Cache)? })
+        Ok(Counts { code: of(Class::Code)?, read_only: of(Class::ReadOnly)?, cache: of(Class::Cache)? })
     }
 }
 
-fn tell(wish: &MapHandle, whose: Whose, buckets: u32) -> Result<(), Unavailable> {
-    let Wish { group, everybody, buckets_mask } = Wish {
-        group: if let Whose::Group(id) = whose { id } else { 0 },
-        everybody: u32::from(whose == Whose::Everybody),
+fn set_filter(map: &MapHandle, filter: Filter, buckets: u32) -> Result<(), Unavailable> {
+    let FilterRecord { group, all, buckets_mask } = FilterRecord {
+        group: if let Filter::Group(id) = filter { id } else { 0 },
+        all: u32::from(filter == Filter::All),
         buckets_mask: buckets - 1,
     };
-    let bytes = [&group.to_ne_bytes()[..], &everybody.to_ne_bytes(), &buckets_mask.to_ne_bytes()].concat();
-    let told = wish.update(&0u32.to_ne_bytes(), &bytes, MapFlags::ANY);
-    told.map_err(|e| refused("be told whom to watch", &e))
+    let bytes = [&group.to_ne_bytes()[..], &all.to_ne_bytes(), &buckets_mask.to_ne_bytes()].concat();
+    let set = map.update(&0u32.to_ne_bytes(), &bytes, MapFlags::ANY);
+    set.map_err(|e| refused("take the filter of processes", &e))
 }
 
 /// Buckets with an entry for each page of the memory, four to a bucket; at most 4 Mi buckets of 16 bytes.
 fn buckets_for(memory: Pages) -> u32 {
     const WAYS: u64 = 4;
     const MOST: u32 = 1 << 22;
-    u32::try_from(memory.0.div_ceil(WAYS)).unwrap_or(MOST).clamp(1, MOST).next_power_of_two()
+    cast::saturated::<_, u32>(memory.0.div_ceil(WAYS)).clamp(1, MOST).next_power_of_two()
 }
 
 fn refused(what: &str, error: &libbpf_rs::Error) -> Unavailable {
@@ -151,11 +151,11 @@ mod tests {
     fn the_record_is_laid_out_as_in_the_compiled_program() {
         let offset = |name: &str, offset: usize| (name.to_owned(), u32::try_from(offset).unwrap());
         assert_eq!(
-            bpf_object::layout("refaults.bpf.o", "refault_wish"),
+            bpf_object::layout("refaults.bpf.o", "refault_filter"),
             [
-                offset("group", std::mem::offset_of!(Wish, group)),
-                offset("everybody", std::mem::offset_of!(Wish, everybody)),
-                offset("buckets_mask", std::mem::offset_of!(Wish, buckets_mask)),
+                offset("group", std::mem::offset_of!(FilterRecord, group)),
+                offset("all", std::mem::offset_of!(FilterRecord, all)),
+                offset("buckets_mask", std::mem::offset_of!(FilterRecord, buckets_mask)),
             ]
         );
     }
@@ -172,7 +172,7 @@ mod tests {
         let btf = Btf::from_path(format!("{}/bpf/refaults.bpf.o", env!("CARGO_MANIFEST_DIR"))).unwrap();
         let found = btf.type_by_name::<Enum<'_>>("refault_class").unwrap();
         let names: Vec<_> = found.iter().map(|member| member.name.unwrap().to_string_lossy().into_owned()).collect();
-        assert_eq!([Place::Code, Place::ReadOnly, Place::Cache].map(|place| place as usize), [0, 1, 2]);
+        assert_eq!([Class::Code, Class::ReadOnly, Class::Cache].map(|class| class as usize), [0, 1, 2]);
         assert_eq!(names[..3], ["REFAULT_CODE", "REFAULT_READ_ONLY", "REFAULT_CACHE"]);
     }
 }

@@ -9,11 +9,11 @@ use linux::kpageflags::{FrameTable, is_one_huge_page};
 use linux::maps::Mapping;
 use linux::pagemap::{PageEntry, Pagemap};
 use linux::{Error, KernelFiles, Pid};
-use units::{AddressRange, PAGES_PER_WINDOW, Pages, Window};
+use units::{AddressRange, PAGES_PER_WINDOW, Pages, Window, cast};
 
 use crate::backend::Backend;
 use crate::map::{AccessMap, Class, PageSet, WindowHeat};
-use crate::source::{Cost, Source, Stopwatch};
+use crate::observer::{Cost, Observer, Stopwatch};
 
 /// Contents of one window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -75,14 +75,14 @@ impl Viewer {
                 let mut zero = PageSet::EMPTY;
                 let mut huge_pages = 0;
                 for run in self.pagemap.scan(window.range())? {
-                    let pages = run.range.pages().0;
+                    let pages = cast::index(run.range.pages().0);
                     huge_pages += if run.huge { pages } else { 0 };
                     if run.zero {
                         let first = run.range.start().page_in_window();
-                        (0..pages).for_each(|n| zero.insert(first + usize::try_from(n).unwrap_or(0)));
+                        (first..first + pages).for_each(|page| zero.insert(page));
                     }
                 }
-                Ok(tally(&entries, &zero, huge_pages == PAGES_PER_WINDOW as u64))
+                Ok(tally(&entries, &zero, huge_pages == PAGES_PER_WINDOW))
             }
             Some(frames) => {
                 let zero = zero_pages(&entries, frames);
@@ -92,7 +92,7 @@ impl Viewer {
     }
 
     /// Whole windows in `range` that are mapped by huge pages of the program's own, in order. Empty when the address
-    /// space ended: [`Viewer::is_current`] tells.
+    /// space ended: see [`Viewer::is_current`].
     ///
     /// # Errors
     /// `Gone` when the address space ended.
@@ -170,9 +170,9 @@ fn huge_by_frames(entries: &[PageEntry], frames: &FrameTable) -> bool {
         && frames.flags_of(first, PAGES_PER_WINDOW).is_ok_and(|flags| is_one_huge_page(&flags))
 }
 
-/// Residency as a [`Source`]: every page in memory is in class 1, without count or rate.
+/// Residency as an [`Observer`]: every page in memory is in class 1, without count or rate.
 #[derive(Debug)]
-pub struct ResidencySource<F> {
+pub struct ResidencyObserver<F> {
     files: F,
     pid: Pid,
     pagemap: Pagemap,
@@ -181,15 +181,15 @@ pub struct ResidencySource<F> {
     cost: Cost,
 }
 
-impl<F: KernelFiles> ResidencySource<F> {
+impl<F: KernelFiles> ResidencyObserver<F> {
     /// Watches `pid`.
     ///
     /// # Errors
     /// `Gone`, or `Denied` without ptrace access.
-    pub fn new(files: F, pid: Pid) -> Result<ResidencySource<F>, Error> {
+    pub fn new(files: F, pid: Pid) -> Result<ResidencyObserver<F>, Error> {
         let pagemap = Pagemap::open(pid)?;
         let map = AccessMap { classes: vec![Class::default(); 2], ..AccessMap::empty(Backend::Residency) };
-        Ok(ResidencySource { files, pid, pagemap, began: Instant::now(), map, cost: Cost::default() })
+        Ok(ResidencyObserver { files, pid, pagemap, began: Instant::now(), map, cost: Cost::default() })
     }
 
     fn read(&self, range: AddressRange, windows: &mut Vec<WindowHeat>) -> Result<(), Error> {
@@ -226,7 +226,7 @@ fn add_run(windows: &mut Vec<WindowHeat>, run: AddressRange, huge: bool) {
         }
         let Some(heat) = windows.last_mut() else { continue };
         let first = part.start().page_in_window();
-        let pages = usize::try_from(part.pages().0).unwrap_or(0);
+        let pages = cast::index(part.pages().0);
         (first..first + pages).for_each(|page| heat.present.insert(page));
         heat.huge |= huge && pages == PAGES_PER_WINDOW;
         let present = heat.present;
@@ -234,7 +234,7 @@ fn add_run(windows: &mut Vec<WindowHeat>, run: AddressRange, huge: bool) {
     }
 }
 
-impl<F: KernelFiles> Source for ResidencySource<F> {
+impl<F: KernelFiles> Observer for ResidencyObserver<F> {
     fn backend(&self) -> Backend {
         Backend::Residency
     }
@@ -244,7 +244,7 @@ impl<F: KernelFiles> Source for ResidencySource<F> {
         Ok(())
     }
 
-    fn look(&mut self) -> Result<(), Error> {
+    fn scan(&mut self) -> Result<(), Error> {
         let stopwatch = Stopwatch::start();
         // The open file refers to the address space of its opening; after exec there is a new one.
         self.pagemap = Pagemap::open(self.pid)?;

@@ -2,7 +2,7 @@
 //! GiB.
 //!
 //! `program` loads and runs the BPF program and is the one file here with unsafe code; `record` is the record format
-//! of the two sides; this file makes a [`Source`] of it. The clear is `/proc/PID/clear_refs`, which flushes no TLB. A
+//! of the two sides; this file makes an [`Observer`] of it. The clear is `/proc/PID/clear_refs`, which flushes no TLB. A
 //! page whose translation stays in the TLB is not seen again. That is intended: a page that costs no page walk gains
 //! nothing from a huge page.
 //!
@@ -18,12 +18,12 @@ use std::time::{Duration, Instant};
 use linux::clear_refs::{self, Forget};
 use linux::{Error, KernelFiles, Pid};
 use rustix::io::Errno;
-use units::{Address, Bytes};
+use units::{Address, Bytes, cast};
 
 use crate::backend::{Backend, Unavailable};
 use crate::estimate;
 use crate::map::{AccessMap, Class, PageSet, WindowHeat};
-use crate::source::{Cost, Source, Stopwatch};
+use crate::observer::{Cost, Observer, Stopwatch};
 use program::{Link, Program};
 use record::{WINDOW_HUGE, WINDOW_UNREADABLE, WindowRecord};
 
@@ -51,7 +51,7 @@ impl Walker {
 
 /// A process watched by the walk.
 #[derive(Debug)]
-pub struct WalkSource<F> {
+pub struct WalkObserver<F> {
     walker: Walker,
     files: F,
     pid: Pid,
@@ -59,19 +59,19 @@ pub struct WalkSource<F> {
     address_space: Option<u64>,
     replaced: bool,
     began: Instant,
-    ages: Vec<Duration>,
+    scan_ages: Vec<Duration>,
     map: AccessMap,
     cost: Cost,
 }
 
-impl<F: KernelFiles> WalkSource<F> {
+impl<F: KernelFiles> WalkObserver<F> {
     /// Watches `pid`. Nothing is cleared before `begin`.
     ///
     /// # Errors
     /// `Gone` when there is no such process, or it has no memory (a kernel thread, a zombie).
-    pub fn new(walker: Walker, files: F, pid: Pid) -> Result<WalkSource<F>, Error> {
+    pub fn new(walker: Walker, files: F, pid: Pid) -> Result<WalkObserver<F>, Error> {
         let link = walker.0.borrow_mut().link(pid.0)?;
-        let mut source = WalkSource {
+        let mut observer = WalkObserver {
             walker,
             files,
             pid,
@@ -79,12 +79,12 @@ impl<F: KernelFiles> WalkSource<F> {
             address_space: None,
             replaced: false,
             began: Instant::now(),
-            ages: Vec::new(),
+            scan_ages: Vec::new(),
             map: AccessMap::empty(Backend::BpfWalk),
             cost: Cost::default(),
         };
-        source.read(&mut |_| ())?;
-        Ok(source)
+        observer.read(&mut |_| ())?;
+        Ok(observer)
     }
 
     /// One scan of the whole address space.
@@ -102,21 +102,18 @@ impl<F: KernelFiles> WalkSource<F> {
 
     /// Classes after the last scan.
     fn classes(&self) -> Vec<Class> {
-        let looks = self.ages.len();
+        let scans: u32 = cast::fits(self.scan_ages.len());
         let mut classes = vec![Class::default()];
         let mut before = Duration::ZERO;
-        for (number, age) in self.ages.iter().enumerate() {
-            classes.push(Class {
-                accessed_reads: u32::try_from(looks - number).unwrap_or(u32::MAX),
-                rate: estimate::rate_between(before, *age),
-            });
+        for (accessed_reads, age) in (1..=scans).rev().zip(&self.scan_ages) {
+            classes.push(Class { accessed_reads, rate: estimate::rate_between(before, *age) });
             before = *age;
         }
         classes
     }
 }
 
-impl<F: KernelFiles> Source for WalkSource<F> {
+impl<F: KernelFiles> Observer for WalkObserver<F> {
     fn backend(&self) -> Backend {
         Backend::BpfWalk
     }
@@ -129,7 +126,7 @@ impl<F: KernelFiles> Source for WalkSource<F> {
         // The memory covered by the clear is known from the scan before it; for the first clear it is counted at the
         // first scan.
         self.cost.clear.add(stopwatch.elapsed(), present);
-        self.ages.clear();
+        self.scan_ages.clear();
         self.replaced = false;
         self.map.windows.iter_mut().for_each(WindowHeat::forget);
         self.map.classes = self.classes();
@@ -144,17 +141,17 @@ impl<F: KernelFiles> Source for WalkSource<F> {
         Ok(())
     }
 
-    fn look(&mut self) -> Result<(), Error> {
+    fn scan(&mut self) -> Result<(), Error> {
         let (start, stopwatch) = (Instant::now(), Stopwatch::start());
         // Ages double, so the 255th scan is out of reach; should it come, later ones share its class.
-        let number = u8::try_from(self.ages.len() + 1).unwrap_or(u8::MAX);
+        let number = cast::saturated(self.scan_ages.len() + 1);
         let mut windows = std::mem::take(&mut self.map.windows);
         let mut merge = Merge::into(&mut windows);
         let outcome = self.read(&mut |record| merge.see(record, number));
         merge.finish();
         self.map.windows = windows;
         outcome?;
-        self.ages.push(start - self.began);
+        self.scan_ages.push(start - self.began);
         self.map.classes = self.classes();
         self.map.observed = start - self.began;
         self.cost.scan.add(stopwatch.elapsed(), self.map.present());
@@ -265,27 +262,27 @@ mod tests {
         record
     }
 
-    fn looks(windows: &mut Vec<WindowHeat>, records: &[WindowRecord], class: u8) {
+    fn scan(windows: &mut Vec<WindowHeat>, records: &[WindowRecord], class: u8) {
         let mut merge = Merge::into(windows);
         records.iter().for_each(|record| merge.see(record, class));
         merge.finish();
     }
 
     #[test]
-    fn a_page_stays_in_the_class_of_the_look_that_saw_it_first() {
+    fn a_page_stays_in_the_class_of_the_scan_that_saw_it_first() {
         let mut windows = Vec::new();
-        looks(&mut windows, &[record(7, 0b001, 0b111)], 1);
-        looks(&mut windows, &[record(7, 0b011, 0b111)], 2);
+        scan(&mut windows, &[record(7, 0b001, 0b111)], 1);
+        scan(&mut windows, &[record(7, 0b011, 0b111)], 2);
         assert_eq!(windows.len(), 1);
         assert_eq!(windows[0].class_of[..3], [1, 2, 0]);
         assert_eq!(windows[0].touched.count(), 2);
     }
 
     #[test]
-    fn windows_come_and_go_between_looks_and_stay_in_order() {
+    fn windows_come_and_go_between_scans_and_stay_in_order() {
         let mut windows = Vec::new();
-        looks(&mut windows, &[record(5, 1, 1), record(9, 1, 1)], 1);
-        looks(&mut windows, &[record(3, 0, 1), record(9, 1, 1), record(12, 1, 1)], 2);
+        scan(&mut windows, &[record(5, 1, 1), record(9, 1, 1)], 1);
+        scan(&mut windows, &[record(3, 0, 1), record(9, 1, 1), record(12, 1, 1)], 2);
         let numbers: Vec<u64> = windows.iter().map(|heat| heat.window.0).collect();
         assert_eq!(numbers, [3, 9, 12]);
         assert_eq!(windows[1].class_of[0], 1);
@@ -295,9 +292,9 @@ mod tests {
     #[test]
     fn a_window_that_was_promoted_meanwhile_forgets_its_pages() {
         let mut windows = Vec::new();
-        looks(&mut windows, &[record(5, 0b1, 0b11)], 1);
+        scan(&mut windows, &[record(5, 0b1, 0b11)], 1);
         let huge = WindowRecord { flags: WINDOW_HUGE, accessed: [0; 8], present: [u64::MAX; 8], ..record(5, 0, 0) };
-        looks(&mut windows, &[huge], 2);
+        scan(&mut windows, &[huge], 2);
         assert!(windows[0].huge);
         assert_eq!(windows[0].touched, PageSet::EMPTY);
         assert_eq!(windows[0].class_of[0], 0);
@@ -306,10 +303,10 @@ mod tests {
     #[test]
     fn an_empty_page_table_is_no_window_and_an_unreadable_one_changes_nothing() {
         let mut windows = Vec::new();
-        looks(&mut windows, &[record(4, 0, 0), record(5, 1, 1)], 1);
+        scan(&mut windows, &[record(4, 0, 0), record(5, 1, 1)], 1);
         assert_eq!(windows.len(), 1);
         let unreadable = WindowRecord { flags: WINDOW_UNREADABLE, ..record(5, 0, 0) };
-        looks(&mut windows, &[unreadable], 2);
+        scan(&mut windows, &[unreadable], 2);
         assert_eq!(windows[0].class_of[0], 1);
         assert_eq!(windows[0].present.count(), 1);
     }

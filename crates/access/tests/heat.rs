@@ -21,10 +21,10 @@ fn page_sets() -> impl Strategy<Value = BTreeSet<usize>> {
 
 /// Up to five scans, each with the rate that it implies and the pages that it saw.
 fn maps() -> impl Strategy<Value = (AccessMap, WindowHeat)> {
-    vec((0u32..20, 0.0f64..100.0, page_sets()), 0..5).prop_map(|looks| {
+    vec((0u32..20, 0.0f64..100.0, page_sets()), 0..5).prop_map(|scans| {
         let mut map = AccessMap::empty(Backend::BpfWalk);
         let mut heat = WindowHeat::untouched(Window(3));
-        for (class, (accessed_reads, rate, pages)) in (1u8..).zip(&looks) {
+        for (class, (accessed_reads, rate, pages)) in (1u8..).zip(&scans) {
             map.classes.push(Class { accessed_reads: *accessed_reads, rate: Rate::per_second(*rate) });
             heat.classify(&set_of(pages), class);
         }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use access::insertions::Membership;
-use access::source::Stopwatch;
+use access::observer::Stopwatch;
 use linux::journal::HostSettings;
 use linux::{Error, KernelFiles, Pid, processes, stat};
 use units::Bytes;

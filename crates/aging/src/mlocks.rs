@@ -12,8 +12,8 @@ use linux::kpagecgroup::GroupTable;
 use linux::kpageflags::FrameTable;
 use linux::mounts::{self, Mounts};
 use linux::pagemap::Pagemap;
+use linux::path_descriptor::PathDescriptor;
 use linux::pinned_file::PinnedFile;
-use linux::place::Place;
 use linux::{Error, KernelFiles, Pid, map_files, map_limit, open_files};
 use units::{Bytes, Fraction, Pages};
 
@@ -490,7 +490,7 @@ fn hold(
     mapped: &MappedFile,
     first: usize,
     mounts: &mut Mounts,
-) -> Result<Option<(usize, Place)>, NotPinned> {
+) -> Result<Option<(usize, PathDescriptor)>, NotPinned> {
     if !mapped.path.bytes().starts_with(b"/") {
         return Err(NotPinned::NeverTaken); // anon_inode:[io_uring]
     }
@@ -500,7 +500,7 @@ fn hold(
             Some(found) if !found.is_local => return Err(NotPinned::Because(Cause::Served)),
             _ => {}
         }
-        match Place::of_mapping(*pid, *range) {
+        match PathDescriptor::of_mapping(*pid, *range) {
             Ok(place) => return Ok(Some((nth, place))),
             Err(Error::Gone(_)) => {}
             Err(error) => answer = Err(NotPinned::Because(Cause::of(&error))),
@@ -572,7 +572,7 @@ impl Pinned {
                 skip += step;
                 let Some(frame) = frame else { continue };
                 asked += 1;
-                held += u64::from(frames.flags(frame)?.is_held());
+                held += u64::from(frames.flags(frame)?.is_locked());
                 group.clear();
                 if let Some(groups) = groups {
                     groups.read_into(frame, 1, &mut group)?;

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use access::backend::Unavailable;
-use access::insertions::{Insertions, Membership, Whose};
+use access::insertions::{Filter, Insertions, Membership};
 use linux::read_ahead::read_ahead;
 use linux::{Error, KernelFiles, Pid, stat, status};
 use units::{Bytes, Pages};
@@ -62,13 +62,13 @@ impl Streams {
     ///
     /// # Errors
     /// Reason that this host does not allow it, and the remedy.
-    pub fn begin(files: &impl KernelFiles, whose: Whose, dial: Level, memory: Bytes) -> Result<Streams, Unavailable> {
+    pub fn begin(files: &impl KernelFiles, whose: Filter, dial: Level, memory: Bytes) -> Result<Streams, Unavailable> {
         let arrivals = Insertions::of(whose)?;
         let dropper = Dropper::new(files)
             .map_err(|error| Unavailable { reason: error.to_string(), remedy: "Mount /proc.".to_owned() })?;
         let mut streams = Streams {
             arrivals,
-            detector: (whose == Whose::Everybody).then(Detector::default),
+            detector: (whose == Filter::All).then(Detector::default),
             known: BTreeSet::new(),
             queue: Queue::new(SETTINGS),
             dropper,
@@ -88,7 +88,7 @@ impl Streams {
     /// # Errors
     /// When too many processes are followed.
     pub fn follow(&self, pid: Pid, membership: Membership) -> Result<(), Unavailable> {
-        self.arrivals.admit(pid, membership)
+        self.arrivals.add_member(pid, membership)
     }
 
     /// Follows the insertions by this control group's processes from now on.
@@ -96,12 +96,12 @@ impl Streams {
     /// # Errors
     /// When the kernel removes the maps, which it does not.
     pub fn follow_group(&self, inode: u64) -> Result<(), Unavailable> {
-        self.arrivals.watch(Whose::Group(inode))
+        self.arrivals.set_filter(Filter::Group(inode))
     }
 
     /// Ends the membership of a process that only starts others.
     pub fn dismiss(&self, pid: Pid) {
-        self.arrivals.dismiss(pid);
+        self.arrivals.remove_member(pid);
     }
 
     /// Sets the amount that may stay from now on.

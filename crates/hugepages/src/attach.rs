@@ -188,7 +188,7 @@ fn round(targets: &mut [Target], s: Settings, control: &mut dyn Control, watch: 
         } else {
             before.is_some_and(|before| policy::are_as_many_wanted(before, now, s.policy))
         };
-        if (next >= shortest && steady) || next >= estimate::LAST_LOOK || over_looking(targets, s, control) {
+        if (next >= shortest && steady) || next >= estimate::LAST_SCAN || over_looking(targets, s, control) {
             break true;
         }
         if next >= shortest && control.has_arrivals() {
@@ -257,9 +257,9 @@ fn over_looking(targets: &[Target], s: Settings, control: &dyn Control) -> bool 
 /// Twice the last age. Where scanning or promoting took longer than that, the scan is due at once, in place of the
 /// missed one.
 fn next_due(last: Option<Duration>, targets: &[Target]) -> Duration {
-    let mut due = estimate::next_look(last);
-    while due < estimate::LAST_LOOK && estimate::next_look(Some(due)) <= oldest(targets) {
-        due = estimate::next_look(Some(due));
+    let mut due = estimate::next_scan(last);
+    while due < estimate::LAST_SCAN && estimate::next_scan(Some(due)) <= oldest(targets) {
+        due = estimate::next_scan(Some(due));
     }
     due
 }
@@ -298,7 +298,7 @@ fn promote_at_once(
     pace: &mut RateLimiter,
 ) -> bool {
     let plans = live_plans(targets, Target::plan_at_once);
-    promote_planned(targets, &plans, pace, s, control, Some(estimate::next_look(Some(last))));
+    promote_planned(targets, &plans, pace, s, control, Some(estimate::next_scan(Some(last))));
     plans.iter().any(|plan| !plan.promote.is_empty())
 }
 

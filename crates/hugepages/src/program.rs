@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use access::residency::{Viewer, WindowState};
 use linux::maps::Mapping;
+use linux::preallocated_page;
 use linux::process_madvise::{Advice, advise};
 use linux::smaps::VmFlag;
-use linux::spare;
 use linux::{Error, KernelFiles, Pid, cgroup, maps, smaps, status};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -157,13 +157,13 @@ impl<F: KernelFiles> Program for RunningProgram<F> {
 
     fn make_ready(&self) {
         if !self.has_spare.get() {
-            self.has_spare.set(spare::prepare(self.pid).is_ok());
+            self.has_spare.set(preallocated_page::prepare(self.pid).is_ok());
         }
     }
 
     fn rest(&self) {
         if self.has_spare.replace(false) {
-            spare::release(self.pid);
+            preallocated_page::release(self.pid);
         }
     }
 
@@ -190,7 +190,7 @@ impl<F: KernelFiles> Program for RunningProgram<F> {
             return room;
         }
         // A cgroup that cannot be read gives us no limit to respect; the kernel still enforces it.
-        let room = cgroup::memory(&self.files, self.pid).ok().flatten().and_then(|memory| memory.room());
+        let room = cgroup::memory(&self.files, self.pid).ok().flatten().and_then(|memory| memory.headroom());
         self.room.set(Some((Instant::now(), room)));
         room
     }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use access::{Backend, Source};
+use access::{Backend, Observer};
 use linux::{Error, Pid, Untrusted};
 use units::{Bytes, Pages, Rate, Window};
 
@@ -84,7 +84,7 @@ pub struct Target {
     /// Plan of the last scan.
     pub plan: Plan,
     program: Box<dyn Program>,
-    source: Box<dyn Source>,
+    source: Box<dyn Observer>,
     known: BTreeMap<Window, Known>,
     /// Memory left of masu's promotions in windows that are small again.
     left_behind: BTreeMap<Window, LeftBehind>,
@@ -116,7 +116,7 @@ impl Target {
         pid: Pid,
         name: impl Into<Untrusted>,
         program: Box<dyn Program>,
-        source: Box<dyn Source>,
+        source: Box<dyn Observer>,
     ) -> Result<Target, Error> {
         let rss_before = program.resident_exact()?;
         Ok(Target {
@@ -157,7 +157,7 @@ impl Target {
     }
 
     /// Its observer.
-    pub fn source(&self) -> &dyn Source {
+    pub fn source(&self) -> &dyn Observer {
         self.source.as_ref()
     }
 
@@ -231,7 +231,7 @@ impl Target {
     /// # Errors
     /// `Gone` when the process ended.
     pub fn look(&mut self, s: Settings) -> Result<(), Error> {
-        self.source.look()?;
+        self.source.scan()?;
         // Not every source reports an exec, and one may fall between its scan and this.
         let (replaced, told) = (self.program.renew()?, self.source.address_space_changed());
         let is_told_of = told && self.exec_known == ExecKnown::No;

@@ -57,7 +57,7 @@ pub struct Memory {
 
 impl Memory {
     /// Bytes left up to the limit, idle page cache included; `None` without a limit.
-    pub fn room(&self) -> Option<Bytes> {
+    pub fn headroom(&self) -> Option<Bytes> {
         match self.limit {
             Limit::Unlimited => None,
             Limit::Bytes(limit) => Some(limit.saturating_sub(self.usage.saturating_sub(self.idle_cache))),
@@ -101,7 +101,7 @@ pub fn memory(files: &impl KernelFiles, pid: Pid) -> Result<Option<Memory>, Erro
         let object = format!("control group {group} of process {pid} in what is mounted here");
         return Err(Error::of_host("find", object, Errno::NOENT));
     };
-    tightest(files, version, levels.into_iter().map(|level| mount.directory_of(level)))
+    least_headroom(files, version, levels.into_iter().map(|level| mount.directory_of(level)))
 }
 
 /// Group of `pid` as a path from the top of the memory controller's hierarchy, from `/proc/PID/cgroup`: `/web`. `None`
@@ -119,23 +119,23 @@ pub fn path_of(files: &impl KernelFiles, pid: Pid) -> Result<Option<Untrusted>, 
 }
 
 /// Group with the least headroom, of groups given innermost first; the first if none has a limit.
-fn tightest(
+fn least_headroom(
     files: &impl KernelFiles,
     version: Version,
     directories: impl Iterator<Item = String>,
 ) -> Result<Option<Memory>, Error> {
-    let mut tightest: Option<Memory> = None;
+    let mut least: Option<Memory> = None;
     for directory in directories {
         let Some(here) = read_level(files, version, &directory)? else { continue };
-        let tighter = match &tightest {
+        let is_less = match &least {
             None => true,
-            Some(inner) => here.room().is_some_and(|room| inner.room().is_none_or(|least| room < least)),
+            Some(inner) => here.headroom().is_some_and(|here| inner.headroom().is_none_or(|least| here < least)),
         };
-        if tighter {
-            tightest = Some(here);
+        if is_less {
+            least = Some(here);
         }
     }
-    Ok(tightest)
+    Ok(least)
 }
 
 /// The process's group in the hierarchy of a controller, from `/proc/PID/cgroup`: lines of `number:controllers:path`.

@@ -6,7 +6,7 @@
 //!
 //! A run goes through three types: [`Draft`] (nothing written yet), [`Committed`] (the tree is filled in) and
 //! [`Running`]. Dropping the last two stops the kernel's thread and removes the tree. A crash leaves both behind: call
-//! [`promise_undo`] on a journal before committing; its replay removes them. Our tree is recognized by its update
+//! [`record_undo`] on a journal before committing; its replay removes them. Our tree is recognized by its update
 //! interval, which has our process id added in microseconds.
 //!
 //! Results come from one scheme that does nothing (`stat`) on all regions; [`Running::regions`] makes the kernel list
@@ -42,7 +42,7 @@ const UPDATE_INTERVAL: &str = "0/contexts/0/monitoring_attrs/intervals/update_us
 ///
 /// # Errors
 /// When the journal cannot be written.
-pub fn promise_undo<F: KernelFiles>(knobs: &mut HostSettings<'_, F>) -> Result<(), Error> {
+pub fn record_undo<F: KernelFiles>(knobs: &mut HostSettings<'_, F>) -> Result<(), Error> {
     let mark = || Mark { path: format!("{KDAMONDS}/{UPDATE_INTERVAL}"), value: marked_update_us().to_string() };
     // The journal undoes in reverse: the thread is stopped before its files are removed.
     knobs.record_undo_if_marked(&format!("{KDAMONDS}/nr_kdamonds"), "0", mark())?;

@@ -219,7 +219,7 @@ impl<'f, F: KernelFiles> HostSettings<'f, F> {
 
     /// As [`HostSettings::record_undo`], for an undo by a client, with its data in JSON. A record of another process is taken over;
     /// otherwise `old` is called.
-    pub(crate) fn promise_undo<E: From<Error>>(
+    pub(crate) fn record_client_undo<E: From<Error>>(
         &mut self,
         client: &'static dyn Client,
         path: &str,

@@ -44,8 +44,9 @@ pub use sys::{caches, ksm, lru_gen, read_ahead, thp, thp_stats};
 use syscalls::{advice, scratch};
 pub use syscalls::{
     cache_line, cachestat, capabilities, children_usage, cpu_time, file_handle, injection, merged_memory,
-    message_socket, open_files, page_cache, perf_counters, pinned_file, place, process_madvise, process_vm,
-    ptrace_access, queued_signal, sealed_memory, shared_memory, signals, spare, syscall_dispatch, userfaultfd,
+    message_socket, open_files, page_cache, path_descriptor, perf_counters, pinned_file, preallocated_page,
+    process_madvise, process_vm, ptrace_access, queued_signal, sealed_memory, shared_memory, signals, syscall_dispatch,
+    userfaultfd,
 };
 
 pub use error::{At, Error, NotRead, describe, describe_io, symbol};

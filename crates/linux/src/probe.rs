@@ -23,8 +23,8 @@ use crate::pagemap::Pagemap;
 use crate::process_madvise::{Advice, advise};
 use crate::scratch::Scratch;
 use crate::{
-    Error, KernelFiles, Pid, bracketed, capabilities, cgroup, damon, meminfo, resctrl, smaps, syscall_dispatch, thp,
-    userfaultfd,
+    At, Error, KernelFiles, Pid, bracketed, capabilities, cgroup, damon, meminfo, resctrl, smaps, status,
+    syscall_dispatch, thp, userfaultfd,
 };
 
 /// A value, or the reason why it could not be read. Serialises as the value, or as `{"unknown": "why"}`.
@@ -138,11 +138,11 @@ pub struct HostFacts {
     /// Group with the tightest memory limit on this process; `None` if memory is not accounted by groups.
     pub cgroup_memory: Known<Option<cgroup::Memory>>,
     /// Support for cache partitioning (resctrl).
-    pub resctrl: Known<resctrl::Standing>,
+    pub resctrl: Known<resctrl::State>,
 }
 
 impl HostFacts {
-    /// Runs all probes. `files` are the host's; over another tree, probes that also need the host answer "unknown".
+    /// Runs all probes. `files` are the host's; over another tree, probes of the host itself answer "unknown".
     pub fn gather(files: &impl KernelFiles) -> HostFacts {
         let huge = probe_huge_window(files);
         let release = files.read("proc/sys/kernel/osrelease").map(|text| text.trim().to_owned());
@@ -166,7 +166,7 @@ impl HostFacts {
             user_faults: none_where_missing(userfaultfd::features().map(Some)),
             syscall_dispatch: syscall_dispatch::is_there().into(),
             cgroup_memory: cgroup::memory(files, Pid::own()).into(),
-            resctrl: resctrl::standing(files).into(),
+            resctrl: resctrl::state(files).into(),
         }
     }
 }
@@ -292,9 +292,9 @@ fn probe_huge_window(files: &impl KernelFiles) -> HugeWindow {
     };
     const NO_HUGE_PAGE: &str = "no huge page to split";
     let (scratch, collapsed) = match collapse_a_window(files) {
-        Ok(Ok(done)) => done,
-        Ok(Err(refused)) => return stopped(Known::Value(false), &refused),
-        Err(why) => return stopped(Known::Unknown(why), NO_HUGE_PAGE),
+        Ok(done) => done,
+        Err(error @ Error::Unsupported(_)) => return stopped(Known::Value(false), &error.to_string()),
+        Err(error) => return stopped(Known::Unknown(error.to_string()), NO_HUGE_PAGE),
     };
     if collapsed.anon_huge_pages != PageSize::Huge.bytes() {
         return stopped(Known::Value(false), NO_HUGE_PAGE);
@@ -322,29 +322,28 @@ struct Residency {
     anon_huge_pages: Bytes,
 }
 
-/// A window whose collapse was tried and accepted. The inner error means that this kernel always refuses it, the
-/// outer one why it could not be tried.
-fn collapse_a_window(files: &impl KernelFiles) -> Result<Result<(Scratch, Residency), String>, String> {
-    let refused = |errno| failed("collapse a window", errno).to_string();
-    let scratch = Scratch::window_with_one_touched_page().map_err(|errno| failed("map", errno).to_string())?;
-    let pidfd = own_pidfd().map_err(|error| error.to_string())?;
+/// Collapses a window of our own. `Unsupported` if this kernel always refuses it; `Denied` if huge pages are forbidden
+/// to this process.
+fn collapse_a_window(files: &impl KernelFiles) -> Result<(Scratch, Residency), Error> {
+    const OPERATION: &str = "collapse a window";
+    let scratch = Scratch::window_with_one_touched_page().map_err(|errno| failed("map", errno))?;
+    let pidfd = own_pidfd()?;
     match advise(Pid::own(), pidfd.as_fd(), &[scratch.range()], Advice::Collapse) {
         Ok(_) => {}
+        // The kernel's answer to unknown advice, and to a process that may not have huge pages.
         Err(Errno::INVAL) => {
-            // The kernel gives this answer for unknown advice, and for a process that may not have huge pages.
-            let status = crate::status::status(files, Pid::own()).map_err(|error| error.to_string())?;
-            let forbidden = status.huge_pages == crate::status::HugePages::Forbidden;
-            return if forbidden {
-                Err("huge pages are forbidden to this process".to_owned())
-            } else {
-                Ok(Err(refused(Errno::INVAL)))
-            };
+            let status = status::status(files, Pid::own())?;
+            let at =
+                |object: &str| At { operation: OPERATION.to_owned(), object: object.to_owned(), errno: Errno::INVAL };
+            return Err(match status.huge_pages {
+                status::HugePages::Forbidden => Error::Denied(at("in this process, which may not have huge pages")),
+                _ => Error::Unsupported(at(OWN_MEMORY)),
+            });
         }
-        Err(errno @ (Errno::NOSYS | Errno::OPNOTSUPP)) => return Ok(Err(refused(errno))),
-        Err(errno) => return Err(refused(errno)),
+        Err(errno) => return Err(failed(OPERATION, errno)),
     }
-    let residency = residency(files, scratch.range()).map_err(|error| error.to_string())?;
-    Ok(Ok((scratch, residency)))
+    let residency = residency(files, scratch.range())?;
+    Ok((scratch, residency))
 }
 
 fn residency(files: &impl KernelFiles, range: AddressRange) -> Result<Residency, Error> {
@@ -369,8 +368,10 @@ fn own_pidfd() -> Result<std::os::fd::OwnedFd, Error> {
     Pid::own().open()
 }
 
+const OWN_MEMORY: &str = "of our own memory";
+
 fn failed(operation: &str, errno: Errno) -> Error {
-    Error::of_host(operation, "of our own memory", errno)
+    Error::of_host(operation, OWN_MEMORY, errno)
 }
 
 #[cfg(test)]

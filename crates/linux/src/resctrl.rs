@@ -103,7 +103,7 @@ impl Mount {
 /// State of resctrl on a host (`probe.rs`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
-pub enum Standing {
+pub enum State {
     /// The kernel does not offer it.
     NotInKernel {
         /// As in [`Absent::NotInKernel`].
@@ -128,14 +128,14 @@ pub enum Standing {
 ///
 /// # Errors
 /// Read failures.
-pub fn standing(files: &impl KernelFiles) -> Result<Standing, Error> {
+pub fn state(files: &impl KernelFiles) -> Result<State, Error> {
     match Resctrl::find(files) {
         Ok(resctrl) => {
             let (mount, info) = (resctrl.mount.clone(), resctrl.info().map_err(|failed| failed.error)?);
-            Ok(Standing::Mounted { directory: format!("/{}", mount.directory), mount, info })
+            Ok(State::Mounted { directory: format!("/{}", mount.directory), mount, info })
         }
-        Err(Absent::NotInKernel { processors_could }) => Ok(Standing::NotInKernel { processors_could }),
-        Err(Absent::NotMounted | Absent::NotThere(_)) => Ok(Standing::NotMounted),
+        Err(Absent::NotInKernel { processors_could }) => Ok(State::NotInKernel { processors_could }),
+        Err(Absent::NotMounted | Absent::NotThere(_)) => Ok(State::NotMounted),
         Err(Absent::Unknown(error)) => Err(error),
     }
 }

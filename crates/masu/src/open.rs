@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use access::damon::DamonSource;
+use access::damon::DamonObserver;
 use access::probe::{Probed, probe_for};
-use access::residency::ResidencySource;
-use access::walk::WalkSource;
-use access::{Backend, Source, choose_backend};
+use access::residency::ResidencyObserver;
+use access::walk::WalkObserver;
+use access::{Backend, Observer, choose_backend};
 use linux::auxv::{WordSize, word_size};
 use linux::probe::Known;
 use linux::process_lock::{self, ProcessLock, Unlocked};
@@ -52,27 +52,27 @@ impl Observers {
     }
 
     /// Opens an observer of `pid`.
-    pub fn open(&self, pid: Pid) -> Result<Box<dyn Source>, Failure> {
+    pub fn open(&self, pid: Pid) -> Result<Box<dyn Observer>, Failure> {
         let files: &'static linux::Rooted = &HOST;
-        let source: Result<Box<dyn Source>, Error> = match (self.backend, &self.probed.walker) {
+        let observer: Result<Box<dyn Observer>, Error> = match (self.backend, &self.probed.walker) {
             (Backend::BpfWalk, Some(walker)) => {
-                WalkSource::new(walker.clone(), files, pid).map(|source| Box::new(source) as Box<dyn Source>)
+                WalkObserver::new(walker.clone(), files, pid).map(|observer| Box::new(observer) as Box<dyn Observer>)
             }
             (Backend::DamonVaddr, _) => {
-                DamonSource::start(files, pid).map(|source| Box::new(source) as Box<dyn Source>)
+                DamonObserver::start(files, pid).map(|observer| Box::new(observer) as Box<dyn Observer>)
             }
             (Backend::BpfWalk | Backend::Residency, _) => {
-                ResidencySource::new(files, pid).map(|source| Box::new(source) as Box<dyn Source>)
+                ResidencyObserver::new(files, pid).map(|observer| Box::new(observer) as Box<dyn Observer>)
             }
         };
-        source.map_err(|error| Failure::at_process(&error))
+        observer.map_err(|error| Failure::at_process(&error))
     }
 }
 
 fn promise_to_take_damon_down() -> Result<HostSettings<'static, linux::Rooted>, Failure> {
     let failed = |error: Error| Failure::new(format!("cannot keep a journal for DAMON: {error}"));
     let mut knobs = runtime::knobs()?;
-    damon::promise_undo(&mut knobs).map_err(failed)?;
+    damon::record_undo(&mut knobs).map_err(failed)?;
     Ok(knobs)
 }
 

@@ -130,7 +130,7 @@ pub fn keep_for_run(task: &RunTask, how: Huge, has_report: bool) -> Result<(), F
 /// # Errors
 /// A filter over system calls forbids it.
 pub fn keep(kept: Capabilities) -> Result<(), Failure> {
-    linux::capabilities::keep(kept).map_err(|errno| {
+    linux::capabilities::restrict_to(kept).map_err(|errno| {
         let line = format!("cannot give up capabilities: {}", linux::describe(errno));
         Failure::new(line)
             .remedy("Allow capset and prctl in the filter over system calls (seccomp) under which masu runs.")

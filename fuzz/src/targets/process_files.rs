@@ -29,7 +29,7 @@ pub fn run(bytes: &[u8]) -> bool {
         4 => stat::stat(&at("stat"), PID).is_ok(),
         _ => {
             let memory = cgroup::memory(&MemoryFiles::from_sections(&text), PID);
-            matches!(memory, Ok(Some(memory)) if { let _ = memory.room(); true })
+            matches!(memory, Ok(Some(memory)) if { let _ = memory.headroom(); true })
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Promotion, probing and demotion of single windows of a running program, each verified afterwards.
 
-use access::Source;
+use access::Observer;
 use access::residency::WindowState;
-use access::walk::WalkSource;
+use access::walk::WalkObserver;
 use hugepages::Refusal;
 use hugepages::act::{self, Demoted, Promoted};
 use hugepages::program::{Program, RunningProgram};
@@ -125,9 +125,9 @@ fn probing_clears_the_accessed_bit_and_the_next_touch_sets_it(host: &Host) -> Ou
     let window = heap.windows()[0];
     assert!(matches!(promote(&program, window, ANY_PRICE)?, Promoted::Yes { .. }));
     let touched_now = |process: &TargetProcess| -> Result<u32, libtest_mimic::Failed> {
-        let mut source = WalkSource::new(walker()?, host.files(), process.pid())?;
-        source.look()?;
-        let found = source.map().windows.iter().find(|heat| heat.window == window).cloned();
+        let mut observer = WalkObserver::new(walker()?, host.files(), process.pid())?;
+        observer.scan()?;
+        let found = observer.map().windows.iter().find(|heat| heat.window == window).cloned();
         let heat = found.filter(|heat| heat.huge).ok_or("the window is not huge")?;
         Ok(heat.touched.count())
     };

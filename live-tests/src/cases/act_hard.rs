@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use access::Source;
-use access::walk::WalkSource;
+use access::Observer;
+use access::walk::WalkObserver;
 use hugepages::Refusal;
 use hugepages::act::{self, Demoted, Promoted};
 use hugepages::observe::{Observed, observe};
@@ -37,15 +37,15 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
 
 /// Input of the policy for a program that touched all of these pages just now.
 fn observed(host: &Host, process: &mut TargetProcess, touch: &[Part]) -> Result<Observed, libtest_mimic::Failed> {
-    let mut source = WalkSource::new(walker()?, host.files(), process.pid())?;
-    source.begin()?;
+    let mut observer = WalkObserver::new(walker()?, host.files(), process.pid())?;
+    observer.begin()?;
     process.forget_translations()?;
     for part in touch {
         process.read(*part)?;
     }
-    source.look()?;
+    observer.scan()?;
     let mappings = RunningProgram::open(host.files(), process.pid())?.mappings()?;
-    Ok(observe(source.map(), &mappings, &BTreeMap::new(), PAPER))
+    Ok(observe(observer.map(), &mappings, &BTreeMap::new(), PAPER))
 }
 
 /// The policy sees no candidate in the window, and gives the reason.

@@ -3,8 +3,8 @@
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-use access::Source;
-use access::damon::DamonSource;
+use access::Observer;
+use access::damon::DamonObserver;
 use hugepages::attach::Until;
 use hugepages::program::RunningProgram;
 use hugepages::target::Target;
@@ -45,16 +45,16 @@ fn work_on(process: &mut TargetProcess) -> Result<(), crate::target_process::Tar
 fn it_sees_the_hot_part_and_not_the_cold_one(_: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let (mut process, heap) = half_hot()?;
-    let mut source = DamonSource::start(&*FILES, process.pid())?;
+    let mut observer = DamonObserver::start(&*FILES, process.pid())?;
     let deadline = Instant::now() + TIME_LIMIT;
     let seen = loop {
-        source.begin()?;
+        observer.begin()?;
         for _ in 0..20 {
             work_on(&mut process)?;
             std::thread::sleep(Duration::from_millis(10));
         }
-        source.look()?;
-        let seen = touched(source.map(), heap);
+        observer.scan()?;
+        let seen = touched(observer.map(), heap);
         let hot_windows = (0..10).filter(|window| seen.iter().any(|page| page / 512 == *window)).count();
         if hot_windows == 10 || Instant::now() > deadline {
             break seen;
@@ -73,8 +73,8 @@ fn attach_on_this_backend_promotes_the_hot_windows(host: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let (mut process, heap) = half_hot()?;
     let program = RunningProgram::open(host.files().clone(), process.pid())?;
-    let source = DamonSource::start(&*FILES, process.pid())?;
-    let mut targets = vec![Target::new(process.pid(), "target".to_owned(), Box::new(program), Box::new(source))?];
+    let observer = DamonObserver::start(&*FILES, process.pid())?;
+    let mut targets = vec![Target::new(process.pid(), "target".to_owned(), Box::new(program), Box::new(observer))?];
     let play = |_| {
         for _ in 0..10 {
             work_on(&mut process)?;

@@ -73,7 +73,7 @@ impl OtherUser {
             maps(&Rooted::host(), self.pid())?.iter().filter(|of| of.path.to_string().contains("memfd:other-user"))
         {
             for frame in pagemap.entries(mapping.range)?.into_iter().filter_map(|entry| entry.frame()) {
-                held += usize::from(frames.flags(frame)?.is_held());
+                held += usize::from(frames.flags(frame)?.is_locked());
             }
         }
         Ok(held)

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use access::walk::WalkSource;
+use access::walk::WalkObserver;
 use hugepages::attach::{Control, Doing, Settings, Until};
 use hugepages::policy;
 use hugepages::program::RunningProgram;
@@ -100,8 +100,8 @@ pub(super) fn generous(until: Until) -> Settings {
 pub(super) fn target(host: &Host, process: &TargetProcess) -> Result<Target, libtest_mimic::Failed> {
     let files: Rooted = host.files().clone();
     let program = RunningProgram::open(files.clone(), process.pid())?;
-    let source = WalkSource::new(walker()?, files, process.pid())?;
-    Ok(Target::new(process.pid(), "target".to_owned(), Box::new(program), Box::new(source))?)
+    let observer = WalkObserver::new(walker()?, files, process.pid())?;
+    Ok(Target::new(process.pid(), "target".to_owned(), Box::new(program), Box::new(observer))?)
 }
 
 /// A program that uses these parts of its memory, and that the processor has not helped to remember where they are.

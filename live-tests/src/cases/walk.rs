@@ -1,7 +1,7 @@
 //! The page-table walk on a program that stands still between orders: every page, exactly.
 
-use access::Source;
-use access::walk::{WalkSource, Walker};
+use access::Observer;
+use access::walk::{WalkObserver, Walker};
 use linux::probe::HostFacts;
 use units::PAGES_PER_WINDOW;
 
@@ -38,15 +38,15 @@ fn it_finds_exactly_the_pages_touched_after_a_clear(host: &Host) -> Outcome {
     let heap = process.map(Backing::Anonymous, 4)?;
     process.write(heap.all(), 1)?;
     let all: Vec<u64> = (0..2048).collect();
-    let mut source = WalkSource::new(walker()?, host.files(), process.pid())?;
+    let mut observer = WalkObserver::new(walker()?, host.files(), process.pid())?;
     for (seed, count) in (1..).zip([0, 1, 4, 64, 511, 1024, 2047, 2048]) {
         let chosen = at_random(seed, count, 2048);
-        source.begin()?;
+        observer.begin()?;
         process.forget_translations()?;
         process.read_pages(heap, &chosen, 4)?;
-        source.look()?;
-        assert_eq!(touched(source.map(), heap), chosen, "{count} of 2048 pages, seed {seed}");
-        assert_eq!(seen_present(source.map(), heap), all);
+        observer.scan()?;
+        assert_eq!(touched(observer.map(), heap), chosen, "{count} of 2048 pages, seed {seed}");
+        assert_eq!(seen_present(observer.map(), heap), all);
     }
     process.check(heap.all(), 1)?;
     Ok(())
@@ -58,15 +58,15 @@ fn it_finds_every_nth_page_of_a_window_whose_pages_are_not_all_there(host: &Host
     let mut process = TargetProcess::start()?;
     let heap = process.map(Backing::Anonymous, 2)?;
     process.write(heap.all().every(2), 3)?;
-    let mut source = WalkSource::new(walker()?, host.files(), process.pid())?;
+    let mut observer = WalkObserver::new(walker()?, host.files(), process.pid())?;
     for nth in [512, 4, 2] {
-        source.begin()?;
+        observer.begin()?;
         process.forget_translations()?;
         process.read(heap.all().every(nth))?;
-        source.look()?;
+        observer.scan()?;
         let expected: Vec<u64> = (0..1024).filter(|page| page % nth == 0).collect();
-        assert_eq!(touched(source.map(), heap), expected, "every {nth}th page");
-        assert_eq!(seen_present(source.map(), heap), present_pages(&process, heap)?);
+        assert_eq!(touched(observer.map(), heap), expected, "every {nth}th page");
+        assert_eq!(seen_present(observer.map(), heap), present_pages(&process, heap)?);
     }
     Ok(())
 }
@@ -77,14 +77,14 @@ fn a_page_counts_in_every_look_from_the_one_that_saw_it_first(host: &Host) -> Ou
     let mut process = TargetProcess::start()?;
     let heap = process.map(Backing::Anonymous, 1)?;
     process.write(heap.all(), 1)?;
-    let mut source = WalkSource::new(walker()?, host.files(), process.pid())?;
-    source.begin()?;
+    let mut observer = WalkObserver::new(walker()?, host.files(), process.pid())?;
+    observer.begin()?;
     process.forget_translations()?;
     for part in [heap.pages(0, 10), heap.pages(5, 30), heap.pages(500, 512)] {
         process.read(part)?;
-        source.look()?;
+        observer.scan()?;
     }
-    let map = source.map();
+    let map = observer.map();
     let window = heap.windows()[0];
     let heat = map.windows.iter().find(|heat| heat.window == window).ok_or("the window is missing")?;
     for (pages, reads) in [(0..10, 3), (10..30, 2), (500..512, 1), (30..500, 0)] {
@@ -102,12 +102,12 @@ fn a_huge_window_has_one_bit_for_all_its_pages(host: &Host) -> Outcome {
     let heap = process.map(Backing::Anonymous, 3)?;
     process.write(heap.all(), 1)?;
     collapse(&process, heap)?;
-    let mut source = WalkSource::new(walker()?, host.files(), process.pid())?;
-    source.begin()?;
+    let mut observer = WalkObserver::new(walker()?, host.files(), process.pid())?;
+    observer.begin()?;
     process.forget_translations()?;
     process.read(heap.window(1).every(512))?;
-    source.look()?;
-    let heats: Vec<_> = source.map().windows.iter().filter(|heat| heap.range().covers(heat.window.range())).collect();
+    observer.scan()?;
+    let heats: Vec<_> = observer.map().windows.iter().filter(|heat| heap.range().covers(heat.window.range())).collect();
     assert!(heats.iter().all(|heat| heat.huge), "{heats:?}");
     assert_eq!(heats.iter().map(|heat| heat.touched.count()).collect::<Vec<_>>(), [0, 512, 0]);
     assert_eq!(heats.iter().map(|heat| heat.present.count()).collect::<Vec<_>>(), [512; 3]);
@@ -122,13 +122,13 @@ fn pages_without_any_right_are_still_there(host: &Host) -> Outcome {
     let heap = process.map(Backing::Anonymous, 1)?;
     process.write(heap.pages(0, 300), 1)?;
     process.protect(heap.pages(100, 400), Protection::None)?;
-    let mut source = WalkSource::new(walker()?, host.files(), process.pid())?;
-    source.begin()?;
+    let mut observer = WalkObserver::new(walker()?, host.files(), process.pid())?;
+    observer.begin()?;
     process.forget_translations()?;
     process.read(heap.pages(0, 50))?;
-    source.look()?;
-    assert_eq!(seen_present(source.map(), heap), (0..300).collect::<Vec<_>>());
-    assert_eq!(touched(source.map(), heap), (0..50).collect::<Vec<_>>());
+    observer.scan()?;
+    assert_eq!(seen_present(observer.map(), heap), (0..300).collect::<Vec<_>>());
+    assert_eq!(touched(observer.map(), heap), (0..50).collect::<Vec<_>>());
     process.protect(heap.all(), Protection::ReadWrite)?;
     process.check(heap.pages(0, 300), 1)?;
     Ok(())
@@ -159,8 +159,8 @@ fn exactly_the_touched(host: &Host, process: &mut TargetProcess, mappings: &[Map
     for mapping in mappings {
         process.write(mapping.all(), 1)?;
     }
-    let mut source = WalkSource::new(walker()?, host.files(), process.pid())?;
-    source.begin()?;
+    let mut observer = WalkObserver::new(walker()?, host.files(), process.pid())?;
+    observer.begin()?;
     process.forget_translations()?;
     let pages = |mapping: &Mapping| mapping.windows().len() as u64 * PAGES_PER_WINDOW as u64;
     let chosen: Vec<Vec<u64>> =
@@ -168,10 +168,10 @@ fn exactly_the_touched(host: &Host, process: &mut TargetProcess, mappings: &[Map
     for (mapping, chosen) in mappings.iter().zip(&chosen) {
         process.read_pages(*mapping, chosen, 1)?;
     }
-    source.look()?;
+    observer.scan()?;
     for (mapping, chosen) in mappings.iter().zip(&chosen) {
-        assert_eq!(&touched(source.map(), *mapping), chosen, "{}", mapping.range());
-        assert_eq!(seen_present(source.map(), *mapping), (0..pages(mapping)).collect::<Vec<_>>());
+        assert_eq!(&touched(observer.map(), *mapping), chosen, "{}", mapping.range());
+        assert_eq!(seen_present(observer.map(), *mapping), (0..pages(mapping)).collect::<Vec<_>>());
         process.check(mapping.all(), 1)?;
     }
     Ok(())
@@ -184,15 +184,15 @@ fn more_windows_than_one_reading_holds_are_all_found(host: &Host) -> Outcome {
     let mut process = TargetProcess::start()?;
     let heap = process.map_at(NOWHERE, WINDOWS)?;
     process.write(heap.all().every(512), 1)?;
-    let mut source = WalkSource::new(walker()?, host.files(), process.pid())?;
-    source.begin()?;
+    let mut observer = WalkObserver::new(walker()?, host.files(), process.pid())?;
+    observer.begin()?;
     process.forget_translations()?;
     process.read(heap.all().every(512 * 3))?;
-    source.look()?;
+    observer.scan()?;
     let firsts =
         |nth: u64| (0..WINDOWS).filter(|window| window % nth == 0).map(|window| window * 512).collect::<Vec<_>>();
-    assert_eq!(seen_present(source.map(), heap), firsts(1));
-    assert_eq!(touched(source.map(), heap), firsts(3));
+    assert_eq!(seen_present(observer.map(), heap), firsts(1));
+    assert_eq!(touched(observer.map(), heap), firsts(3));
     process.check(heap.all().every(512), 1)?;
     Ok(())
 }
@@ -216,9 +216,9 @@ fn calibrating_twice_gives_the_same_answer(host: &Host) -> Outcome {
     process.freeze()?;
     let mut maps = Vec::new();
     for walker in [one, other] {
-        let mut source = WalkSource::new(walker, host.files(), process.pid())?;
-        source.look()?;
-        maps.push(source.map().windows.clone());
+        let mut observer = WalkObserver::new(walker, host.files(), process.pid())?;
+        observer.scan()?;
+        maps.push(observer.map().windows.clone());
     }
     process.thaw()?;
     assert!(!maps[0].is_empty());

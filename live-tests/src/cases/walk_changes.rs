@@ -3,8 +3,8 @@
 use std::os::fd::AsFd;
 
 use access::residency::Viewer;
-use access::walk::WalkSource;
-use access::{AccessMap, Source, WindowHeat};
+use access::walk::WalkObserver;
+use access::{AccessMap, Observer, WindowHeat};
 use linux::Pid;
 use linux::process_madvise::{Advice, advise};
 use units::Window;
@@ -35,18 +35,18 @@ fn a_window_that_was_promoted_or_split_between_two_looks_starts_anew(host: &Host
     let heap = process.map(Backing::Anonymous, 1)?;
     let window = heap.windows()[0];
     process.write(heap.all().every(8), 1)?;
-    let mut source = WalkSource::new(walker()?, host.files(), process.pid())?;
-    source.begin()?;
+    let mut observer = WalkObserver::new(walker()?, host.files(), process.pid())?;
+    observer.begin()?;
     process.forget_translations()?;
     process.read(heap.all().every(16))?;
-    source.look()?;
-    let heat = heat_of(source.map(), window).ok_or("not seen")?;
+    observer.scan()?;
+    let heat = heat_of(observer.map(), window).ok_or("not seen")?;
     assert!(!heat.huge);
     assert_eq!((heat.present.count(), heat.touched.count()), (64, 32));
 
     collapse(&process, heap)?;
-    source.look()?;
-    let heat = heat_of(source.map(), window).ok_or("not seen when huge")?;
+    observer.scan()?;
+    let heat = heat_of(observer.map(), window).ok_or("not seen when huge")?;
     assert!(heat.huge);
     // The kernel makes a huge page look touched or not; the first scan's class must be gone.
     assert!(!heat.class_of.contains(&1), "the first look is not forgotten");
@@ -54,13 +54,13 @@ fn a_window_that_was_promoted_or_split_between_two_looks_starts_anew(host: &Host
 
     let pidfd = process.pid().open()?;
     advise(process.pid(), pidfd.as_fd(), &[heap.page(0).range()], Advice::Cold)?;
-    source.look()?;
-    let heat = heat_of(source.map(), window).ok_or("not seen when split")?;
+    observer.scan()?;
+    let heat = heat_of(observer.map(), window).ok_or("not seen when split")?;
     assert!(!heat.huge);
     assert!(heat.class_of.iter().all(|class| [0, 3].contains(class)), "earlier looks are not forgotten");
     // In place of pages removed by the split it left the zero page, which is not the program's memory.
     let resident = Viewer::open(process.pid())?.window(window)?.resident;
-    let seen = seen_present(source.map(), heap);
+    let seen = seen_present(observer.map(), heap);
     assert_eq!(seen.len() as u64, resident.0);
     assert!((0..64).all(|n| seen.contains(&(n * 8))), "a written page is missing: {seen:?}");
     process.check(heap.all().every(8), 1)?;
@@ -73,12 +73,12 @@ fn windows_come_and_go_with_their_mappings(host: &Host) -> Outcome {
     let mut process = TargetProcess::start()?;
     let first = process.map(Backing::Anonymous, 2)?;
     process.write(first.all(), 1)?;
-    let mut source = WalkSource::new(walker()?, host.files(), process.pid())?;
-    source.begin()?;
+    let mut observer = WalkObserver::new(walker()?, host.files(), process.pid())?;
+    observer.begin()?;
     let mut expect = |expected: &[(Mapping, usize)]| -> Outcome {
-        source.look()?;
+        observer.scan()?;
         for (mapping, pages) in expected {
-            assert_eq!(seen_present(source.map(), *mapping).len(), *pages, "{}", mapping.range());
+            assert_eq!(seen_present(observer.map(), *mapping).len(), *pages, "{}", mapping.range());
         }
         Ok(())
     };
@@ -107,26 +107,26 @@ fn mapping_moving_and_unmapping_during_looks_does_no_harm(host: &Host) -> Outcom
     let steady = process.map(Backing::Anonymous, 1)?;
     process.write(steady.all().every(3), 1)?;
     let expected = present_pages(&process, steady)?;
-    let mut source = WalkSource::new(walker()?, host.files(), process.pid())?;
+    let mut observer = WalkObserver::new(walker()?, host.files(), process.pid())?;
     let churned = std::thread::scope(|scope| -> Result<Vec<Mapping>, libtest_mimic::Failed> {
         let churning =
             scope.spawn(|| (0..120).map(|seed| churn(&mut process, seed)).collect::<Result<Vec<_>, TargetError>>());
         let mut looks = 0;
         while !churning.is_finished() || looks < 20 {
             if looks % 8 == 0 {
-                source.begin()?;
+                observer.begin()?;
             }
-            source.look()?;
-            assert!(!source.address_space_changed());
-            assert_eq!(seen_present(source.map(), steady), expected);
+            observer.scan()?;
+            assert!(!observer.address_space_changed());
+            assert_eq!(seen_present(observer.map(), steady), expected);
             looks += 1;
         }
         let churned = churning.join().map_err(|_| "the churning thread panicked")??;
         Ok(churned.into_iter().flatten().collect())
     })?;
-    source.look()?;
+    observer.scan()?;
     for gone in churned {
-        assert_eq!(seen_present(source.map(), gone), [0; 0], "{} is not mapped any more", gone.range());
+        assert_eq!(seen_present(observer.map(), gone), [0; 0], "{} is not mapped any more", gone.range());
     }
     process.check(steady.all().every(3), 1)?;
     Ok(())
@@ -149,23 +149,23 @@ fn after_exec_the_map_is_void(host: &Host) -> Outcome {
     let mut process = TargetProcess::start()?;
     let heap = process.map(Backing::Anonymous, 1)?;
     process.write(heap.all(), 1)?;
-    let mut source = WalkSource::new(walker()?, host.files(), process.pid())?;
-    source.begin()?;
-    source.look()?;
-    assert!(!source.address_space_changed());
+    let mut observer = WalkObserver::new(walker()?, host.files(), process.pid())?;
+    observer.begin()?;
+    observer.scan()?;
+    assert!(!observer.address_space_changed());
 
     process.exec()?;
-    source.look()?;
-    assert!(source.address_space_changed());
+    observer.scan()?;
+    assert!(observer.address_space_changed());
 
     let heap = process.map(Backing::Anonymous, 1)?;
     process.write(heap.all(), 2)?;
-    source.begin()?;
+    observer.begin()?;
     process.forget_translations()?;
     process.read(heap.pages(7, 9))?;
-    source.look()?;
-    assert!(!source.address_space_changed(), "a new observation is of the new address space");
-    assert_eq!(touched(source.map(), heap), [7, 8]);
+    observer.scan()?;
+    assert!(!observer.address_space_changed(), "a new observation is of the new address space");
+    assert_eq!(touched(observer.map(), heap), [7, 8]);
     Ok(())
 }
 
@@ -173,17 +173,17 @@ fn after_exec_the_map_is_void(host: &Host) -> Outcome {
 fn a_program_that_ended_is_gone_and_so_is_one_without_memory(host: &Host) -> Outcome {
     let mut process = TargetProcess::start()?;
     let pid = process.pid();
-    let mut source = WalkSource::new(walker()?, host.files(), pid)?;
-    source.begin()?;
-    source.look()?;
+    let mut observer = WalkObserver::new(walker()?, host.files(), pid)?;
+    observer.begin()?;
+    observer.scan()?;
     process.kill();
-    let look = source.look().expect_err("looking at a program that ended");
+    let look = observer.scan().expect_err("looking at a program that ended");
     assert!(look.is_gone(), "{look}");
-    let begin = source.begin().expect_err("clearing a program that ended");
+    let begin = observer.begin().expect_err("clearing a program that ended");
     assert!(begin.is_gone(), "{begin}");
     // Process 2 starts all threads of the kernel, where it can be seen.
     for nobody in [pid, Pid(2)] {
-        let error = WalkSource::new(walker()?, host.files(), nobody).expect_err("a process without memory");
+        let error = WalkObserver::new(walker()?, host.files(), nobody).expect_err("a process without memory");
         assert!(error.is_gone(), "{error}");
     }
     Ok(())

@@ -1,8 +1,8 @@
-//! Records of the BPF program for page-cache insertions: `bpf/arrival_record.h` in Rust.
+//! Records of the BPF program for page-cache insertions: `bpf/insertion_record.h` in Rust.
 //!
 //! A test compares these with the type information in the compiled program, member by member.
 
-/// `struct arrival_run`.
+/// `struct insertion_run`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Run {
@@ -16,18 +16,18 @@ pub struct Run {
     pub processor: u32,
 }
 
-/// `struct arrival_wish`.
+/// `struct insertion_filter`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Wish {
+pub struct FilterRecord {
     pub group: u64,
-    pub everybody: u32,
+    pub all: u32,
     pub unused: u32,
 }
 
-/// `ARRIVAL_MEMBER`.
+/// `INSERTION_MEMBER`.
 pub const MEMBER: u32 = 1;
-/// `ARRIVAL_PARENT`.
+/// `INSERTION_PARENT`.
 pub const PARENT: u32 = 2;
 
 impl Run {
@@ -54,11 +54,11 @@ impl Run {
     }
 }
 
-impl Wish {
+impl FilterRecord {
     /// Encodes it for the kernel.
     pub fn to_bytes(self) -> Vec<u8> {
         let mut bytes = self.group.to_ne_bytes().to_vec();
-        bytes.extend_from_slice(&self.everybody.to_ne_bytes());
+        bytes.extend_from_slice(&self.all.to_ne_bytes());
         bytes.extend_from_slice(&self.unused.to_ne_bytes());
         bytes
     }
@@ -77,19 +77,19 @@ mod tests {
         assert_eq!(Run::from_bytes(&words), Some(run));
         assert_eq!(Run::from_bytes(&words[1..]), None);
         assert_eq!(Run::from_bytes(&[]), None);
-        assert_eq!(Wish { group: 1, everybody: 2, unused: 0 }.to_bytes().len(), size_of::<Wish>());
+        assert_eq!(FilterRecord { group: 1, all: 2, unused: 0 }.to_bytes().len(), size_of::<FilterRecord>());
     }
 
     #[test]
     fn the_records_are_laid_out_as_in_the_compiled_program() {
         macro_rules! same {
             ($c:literal, $record:ty, $($field:ident),+) => {
-                assert_eq!(bpf_object::layout("arrivals.bpf.o", $c), [$(
+                assert_eq!(bpf_object::layout("insertions.bpf.o", $c), [$(
                     (stringify!($field).to_owned(), u32::try_from(std::mem::offset_of!($record, $field)).unwrap())
                 ),+]);
             };
         }
-        same!("arrival_run", Run, inode, first, pages, since_ns, device, generation, process, processor);
-        same!("arrival_wish", Wish, group, everybody, unused);
+        same!("insertion_run", Run, inode, first, pages, since_ns, device, generation, process, processor);
+        same!("insertion_filter", FilterRecord, group, all, unused);
     }
 }

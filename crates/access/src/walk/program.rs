@@ -8,7 +8,7 @@ use libbpf_rs::{AsRawLibbpf, MapCore, MapFlags, MapHandle, Object, ObjectBuilder
 use linux::Error;
 use rustix::io::Errno;
 use rustix::mm::{MapFlags as MemoryFlags, ProtFlags, mmap, munmap};
-use units::{Bytes, PageSize};
+use units::{PageSize, cast};
 
 use super::record::{WALK_CALIBRATE, WALK_READ, WALK_RECORDS_MAX, WalkAnswer, WalkRequest, WindowRecord};
 use crate::backend::Unavailable;
@@ -123,7 +123,7 @@ impl Program {
         let options = libbpf_sys::bpf_iter_attach_opts {
             sz: size_of::<libbpf_sys::bpf_iter_attach_opts>() as libbpf_sys::size_t,
             link_info: &raw mut info,
-            link_info_len: u32::try_from(size_of_val(&info)).map_err(|_| failed(Errno::INVAL))?,
+            link_info_len: cast::fits(size_of_val(&info)),
             ..Default::default()
         };
         // SAFETY: the program belongs to `self.object`, which is loaded and outlives the call; `options` and the `info`
@@ -134,8 +134,8 @@ impl Program {
         Ok(Link { link, tid })
     }
 
-    /// Reads the whole address space of the linked task, in order of address, and returns a number that tells this
-    /// address space from a later one of the same process; 0 when it has none.
+    /// Reads the whole address space of the linked task, in order of address, and returns a number that identifies
+    /// this address space among later ones of the same process; 0 when it has none.
     pub fn read(&mut self, link: &Link, see: &mut dyn FnMut(&WindowRecord)) -> Result<u64, Error> {
         let end = if self.levels == 5 { 1 << 56 } else { 1 << 47 };
         let (mut start, mut space) = (0, 0);
@@ -152,12 +152,12 @@ impl Program {
             if answer.tasks == 0 || answer.address_space == 0 {
                 return Ok(0);
             }
-            let filled = usize::try_from(answer.records).unwrap_or(0).min(WALK_RECORDS_MAX);
+            let filled = cast::index(answer.records.into()).min(WALK_RECORDS_MAX);
             for number in 0..filled {
                 see(&self.records.get(number));
             }
             if answer.next <= start {
-                break; // cannot happen while the program is as it is; never loop for ever on its word
+                break; // the program always advances; this bounds the loop all the same
             }
             (start, space) = (answer.next, answer.address_space);
         }
@@ -167,9 +167,10 @@ impl Program {
     fn run(&mut self, link: &Link, request: WalkRequest) -> Result<WalkAnswer, Error> {
         let failed = |errno| Error::of_process("walk", format!("process {}", link.tid), errno);
         let key = 0u32.to_ne_bytes();
-        let put = |map: &MapHandle, value: &[u8]| map.update(&key, value, MapFlags::ANY).map_err(|_| failed(Errno::IO));
-        put(&self.request, &request.to_bytes())?;
-        put(&self.answer, &WalkAnswer::default().to_bytes())?;
+        let write =
+            |map: &MapHandle, value: &[u8]| map.update(&key, value, MapFlags::ANY).map_err(|_| failed(Errno::IO));
+        write(&self.request, &request.to_bytes())?;
+        write(&self.answer, &WalkAnswer::default().to_bytes())?;
         link.run().map_err(failed)?;
         let bytes = self.answer.lookup(&key, MapFlags::ANY).ok().flatten().ok_or(failed(Errno::IO))?;
         WalkAnswer::from_bytes(&bytes).ok_or(failed(Errno::IO))
@@ -238,14 +239,12 @@ struct MagicPage(Box<[u64]>);
 
 impl MagicPage {
     fn new() -> MagicPage {
-        let words = usize::try_from(PageSize::Small.bytes().0 / 8).unwrap_or(512);
-        MagicPage(vec![0; words * 2].into_boxed_slice())
+        MagicPage(vec![0; 2 * cast::index(PageSize::Small.bytes().0 / 8)].into_boxed_slice())
     }
 
     fn index(&self) -> usize {
-        let Bytes(page) = PageSize::Small.bytes();
-        let start = self.0.as_ptr().addr() as u64;
-        usize::try_from((start.next_multiple_of(page) - start) / 8).unwrap_or(0)
+        let start = self.0.as_ptr().addr();
+        (start.next_multiple_of(cast::index(PageSize::Small.bytes().0)) - start) / 8
     }
 
     fn address(&self) -> u64 {

@@ -50,7 +50,7 @@ pub fn next_look(last: Option<Duration>, period: Duration, length: Duration) -> 
     let end = if last.is_some_and(|last| last >= period) { length } else { period };
     // The scan before the one at `end` has at most three quarters of its age: two scans close to each other show
     // nothing new.
-    let next = estimate::next_look(last);
+    let next = estimate::next_scan(last);
     Some(if next * 4 > end * 3 { end } else { next })
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use access::{AccessMap, Backend, Class, Cost, PageSet, Source, WindowHeat, estimate};
+use access::{AccessMap, Backend, Class, Cost, Observer, PageSet, WindowHeat, estimate};
 use linux::Error;
 use rustix::io::Errno;
 use units::Window;
@@ -87,7 +87,7 @@ pub fn gone(operation: &str) -> Error {
     Error::of_process(operation, "a model program", Errno::SRCH)
 }
 
-impl Source for ModelSource {
+impl Observer for ModelSource {
     fn backend(&self) -> Backend {
         Backend::BpfWalk
     }
@@ -105,7 +105,7 @@ impl Source for ModelSource {
         Ok(())
     }
 
-    fn look(&mut self) -> Result<(), Error> {
+    fn scan(&mut self) -> Result<(), Error> {
         self.alive()?;
         let generation = self.world.borrow().spaces[self.program].generation;
         self.replaced |= generation != self.generation;

@@ -21,7 +21,7 @@
 use rustix::io::Errno;
 
 use super::group::Group;
-use super::{Limit, Memory, Version, read_level, read_number, tightest};
+use super::{Limit, Memory, Version, least_headroom, read_level, read_number};
 use crate::{Error, KernelFiles, pressure};
 
 impl Group {
@@ -43,11 +43,11 @@ impl Group {
     ///
     /// # Errors
     /// `Malformed` for text that is no number of bytes.
-    pub fn tightest(&self, files: &impl KernelFiles) -> Result<Option<Memory>, Error> {
+    pub fn least_headroom(&self, files: &impl KernelFiles) -> Result<Option<Memory>, Error> {
         let below = self.directory().strip_prefix(self.mounted_at.as_str()).unwrap_or_default();
         let ends = below.rmatch_indices('/').map(|(end, _)| self.mounted_at.len() + end);
         let above = ends.map(|end| self.directory()[..end].to_owned());
-        tightest(files, self.version, std::iter::once(self.directory().to_owned()).chain(above))
+        least_headroom(files, self.version, std::iter::once(self.directory().to_owned()).chain(above))
     }
 
     /// File of version 1's swappiness.
@@ -139,10 +139,10 @@ mod tests {
         assert_eq!((group.version, group.directory()), (Version::V1, "sys/fs/cgroup/memory/a/b"));
         let own = group.memory(&kernel).unwrap().unwrap();
         assert_eq!((own.limit, own.usage), (Limit::Bytes(Bytes(50_000)), Bytes(10_000)));
-        let tightest = group.tightest(&kernel).unwrap().unwrap();
-        assert_eq!((tightest.path.as_str(), tightest.room()), ("/sys/fs/cgroup/memory/a", Some(Bytes(10_000))));
+        let least = group.least_headroom(&kernel).unwrap().unwrap();
+        assert_eq!((least.path.as_str(), least.headroom()), ("/sys/fs/cgroup/memory/a", Some(Bytes(10_000))));
         let top = find(&kernel, "/").unwrap();
-        assert_eq!(top.tightest(&kernel).unwrap().unwrap().limit, Limit::Unlimited);
+        assert_eq!(top.least_headroom(&kernel).unwrap().unwrap().limit, Limit::Unlimited);
     }
 
     #[test]
@@ -151,7 +151,7 @@ mod tests {
         let group = find(&kernel, "web").unwrap();
         assert_eq!(group.version, Version::V2);
         assert_eq!(group.memory(&kernel).unwrap().unwrap().limit, Limit::Bytes(Bytes(8192)));
-        assert_eq!(group.tightest(&kernel).unwrap().unwrap().path, "/sys/fs/cgroup/web");
+        assert_eq!(group.least_headroom(&kernel).unwrap().unwrap().path, "/sys/fs/cgroup/web");
         assert_eq!(find(&kernel, "/").unwrap().memory(&kernel).unwrap(), None);
     }
 

@@ -33,7 +33,7 @@ fn the_limit_of_version_2_is_found_with_its_usage() {
         path: "/sys/fs/cgroup/web".to_owned(),
     };
     assert_eq!(found(&kernel), expected);
-    assert_eq!(expected.room(), Some(Bytes::kib(1020)));
+    assert_eq!(expected.headroom(), Some(Bytes::kib(1020)));
 }
 
 #[test]
@@ -53,11 +53,11 @@ fn idle_page_cache_is_room_in_both_versions() {
     let limits = [("web/memory.max", "100000\n"), ("web/memory.high", "max\n"), ("web/memory.current", "99000\n")];
     let stat = "anon 60000\nfile 39000\ninactive_file 30000\nactive_file 9000\n";
     let kernel = tree("0::/web\n", V2_MOUNT, &limits).file("sys/fs/cgroup/web/memory.stat", stat);
-    assert_eq!(found(&kernel).room(), Some(Bytes(31_000)));
+    assert_eq!(found(&kernel).headroom(), Some(Bytes(31_000)));
     let limits = [("memory/web/memory.limit_in_bytes", "100000\n"), ("memory/web/memory.usage_in_bytes", "99000\n")];
     let stat = "inactive_file 7\ntotal_inactive_file 30000\n";
     let kernel = tree("4:memory:/web\n", V1_MOUNT, &limits).file("sys/fs/cgroup/memory/web/memory.stat", stat);
-    assert_eq!(found(&kernel).room(), Some(Bytes(31_000)));
+    assert_eq!(found(&kernel).headroom(), Some(Bytes(31_000)));
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn the_high_mark_counts_when_it_is_lower() {
         &[("web/memory.max", "max\n"), ("web/memory.high", "8192\n"), ("web/memory.current", "9000\n")],
     );
     assert_eq!(found(&kernel).limit, Limit::Bytes(Bytes(8192)));
-    assert_eq!(found(&kernel).room(), Some(Bytes(0)));
+    assert_eq!(found(&kernel).headroom(), Some(Bytes(0)));
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn without_any_limit_the_own_group_is_reported_as_unlimited() {
         ("a/b/memory.current", "10000\n"),
     ];
     let memory = found(&tree("0::/a/b\n", V2_MOUNT, &groups));
-    assert_eq!((memory.limit, memory.room()), (Limit::Unlimited, None));
+    assert_eq!((memory.limit, memory.headroom()), (Limit::Unlimited, None));
     assert_eq!((memory.usage, memory.path.as_str()), (Bytes(10000), "/sys/fs/cgroup/a/b"));
 }
 

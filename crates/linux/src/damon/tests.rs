@@ -199,7 +199,7 @@ fn kernel_with_journal() -> (tempfile::TempDir, FakeKernel) {
 fn a_tree_left_by_a_crash_is_undone_by_the_journal_thread_first() {
     let (run, kernel) = kernel_with_journal();
     let mut knobs = HostSettings::open(&kernel, &run.path().join("masu")).unwrap();
-    promise_undo(&mut knobs).unwrap();
+    record_undo(&mut knobs).unwrap();
     std::mem::forget(Draft::new(&kernel, MONITOR).unwrap().commit().unwrap().start().unwrap());
     knobs.restore().unwrap();
     let writes = writes(&kernel);
@@ -210,7 +210,7 @@ fn a_tree_left_by_a_crash_is_undone_by_the_journal_thread_first() {
 fn a_promise_to_undo_never_touches_a_tree_of_someone_else() {
     let (run, kernel) = kernel_with_journal();
     let mut knobs = HostSettings::open(&kernel, &run.path().join("masu")).unwrap();
-    promise_undo(&mut knobs).unwrap();
+    record_undo(&mut knobs).unwrap();
     knobs.restore().unwrap();
     assert_eq!(writes(&kernel), [""; 0]);
 }
@@ -339,7 +339,7 @@ fn live_what_a_crash_left_behind_is_undone_by_the_journal() {
     let Some(host) = host_with_vaddr() else { return };
     let run = tempfile::tempdir().unwrap();
     let mut knobs = crate::journal::HostSettings::open(&host, &run.path().join("masu")).unwrap();
-    promise_undo(&mut knobs).unwrap();
+    record_undo(&mut knobs).unwrap();
     let monitor = Monitor { pid: Pid::own(), ..MONITOR };
     std::mem::forget(Draft::new(&host, monitor).unwrap().commit().unwrap().start().unwrap());
     assert_eq!(read_number(&host, "nr_kdamonds"), Ok(1));

@@ -1,7 +1,7 @@
 //! Clients of the journal: modules that undo their records themselves.
 //!
 //! A record holds the tag of its client, and data that only the client understands. The journal knows no client: each
-//! comes with its records ([`HostSettings::promise_undo`](super::HostSettings::promise_undo)), and for records of dead processes from
+//! comes with its records ([`HostSettings::record_client_undo`](super::HostSettings::record_client_undo)), and for records of dead processes from
 //! the caller of [`replay`](super::replay). A record of an unknown client is skipped.
 
 use std::collections::BTreeMap;

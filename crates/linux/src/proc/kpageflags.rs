@@ -87,7 +87,7 @@ impl FrameFlags {
     }
 
     /// Locked in memory; possibly not yet moved to the unevictable list.
-    pub const fn is_held(self) -> bool {
+    pub const fn is_locked(self) -> bool {
         self.has(bits::UNEVICTABLE) || self.has(bits::MLOCKED)
     }
 

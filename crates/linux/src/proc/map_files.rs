@@ -1,9 +1,9 @@
 //! `/proc/PID/map_files`: the file behind a mapping, also if its name is gone or now means another file.
 //!
-//! The list of mappings is in `maps.rs`. A file whose server may not answer is not touched: `place.rs` and
-//! `mounts.rs` decide that.
+//! The list of mappings is in `maps.rs`. A file whose server may not answer is not touched: see
+//! `path_descriptor.rs` and `mounts.rs`.
 //!
-//! Cost: seven system calls. Side effects: while we hold it, the file is open, so its file system cannot be
+//! Cost: seven system calls. Side effects: the file is open, so its file system cannot be
 //! unmounted, and a deleted one keeps its space. Only regular files are opened: opening a device may have an effect.
 //!
 //! Since: Linux 3.3, for all programs 4.3. Needs CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE.
@@ -16,7 +16,7 @@ use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 
 use crate::mounts::Mounts;
-use crate::place::Place;
+use crate::path_descriptor::{Locality, PathDescriptor};
 use crate::{Error, KernelFiles};
 
 /// File that a process has mapped.
@@ -40,14 +40,14 @@ const HUGETLBFS: u64 = 0x9584_58f6;
 /// `RAMFS_MAGIC`.
 const RAMFS: u64 = 0x8584_58f6;
 
-/// Opens the file found behind a mapping ([`Place::of_mapping`]); the mount tables must have been read since then.
+/// Opens the file behind a mapping ([`PathDescriptor::of_mapping`]); the mount tables must have been read since then.
 ///
 /// # Errors
 /// `Unsupported` for anything but a regular file, and for memory that the kernel never reclaims (huge pages, ramfs).
-pub fn open(files: &impl KernelFiles, place: Place, mounts: &mut Mounts) -> Result<MappedFile, Error> {
-    let found = match place.local(files, mounts)? {
-        Ok(found) => found,
-        Err(kind) => return Ok(MappedFile::NotLocal(kind)),
+pub fn open(files: &impl KernelFiles, descriptor: PathDescriptor, mounts: &mut Mounts) -> Result<MappedFile, Error> {
+    let found = match descriptor.locality(files, mounts)? {
+        Locality::Local(found) => found,
+        Locality::NotLocal(kind) => return Ok(MappedFile::NotLocal(kind)),
     };
     let magic = found.magic()?;
     if FileType::from_raw_mode(found.stat()?.st_mode) != FileType::RegularFile || matches!(magic, HUGETLBFS | RAMFS) {
@@ -71,7 +71,7 @@ mod tests {
         let files = Rooted::host();
         let ours = maps(&files, Pid::own()).unwrap();
         let mapping = ours.iter().find(|mapping| mapping.inode != 0 && mapping.permissions.execute).unwrap();
-        match Place::of_mapping(Pid::own(), mapping.range) {
+        match PathDescriptor::of_mapping(Pid::own(), mapping.range) {
             Ok(place) => match open(&files, place, &mut Mounts::read(&files).unwrap()).unwrap() {
                 MappedFile::Open { file, is_swap_backed } => {
                     assert_eq!((fstat(&file).unwrap().st_ino, is_swap_backed), (mapping.inode, false));
@@ -81,7 +81,7 @@ mod tests {
             Err(error) => assert!(matches!(error, Error::Denied(_)), "{error}"),
         }
         let nothing = AddressRange::new(4096, 8192).unwrap();
-        let error = Place::of_mapping(Pid::own(), nothing).unwrap_err();
+        let error = PathDescriptor::of_mapping(Pid::own(), nothing).unwrap_err();
         assert!(error.is_gone() || matches!(error, Error::Denied(_)), "{error}");
     }
 }

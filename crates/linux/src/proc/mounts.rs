@@ -3,7 +3,7 @@
 //!
 //! A file of a server (NFS, CIFS, 9p) or of a program (FUSE) cannot be opened, asked for its length or read without
 //! waiting for that server. The wait is in the kernel, also against SIGKILL. Every user can run such a server. So a
-//! file chosen by another process is first held without asking its server (`place.rs`), and touched only if its mount
+//! file chosen by another process is first held without asking its server (`path_descriptor.rs`), and touched only if its mount
 //! is local.
 //!
 //! Local file systems are a list; unknown kinds are not local. An overlay is local only if its layers are. Layers are
@@ -189,7 +189,7 @@ fn parse(line: &str) -> Option<Mount> {
 impl Mounts {
     /// Reads our own table; others are read when needed.
     ///
-    /// The table is valid for each mount that was held (`place.rs`) before this call, and stays so.
+    /// The table is valid for each mount that was held (`path_descriptor.rs`) before this call, and stays so.
     ///
     /// # Errors
     /// The kernel's answer for `/proc/self/mountinfo`.

@@ -7,7 +7,7 @@
 //! Signals stay pending in it, visible in its `status`, and it consumes one on request. So a signal sent three times
 //! before a look counts once, as in every process.
 //!
-//! Cost: one fork. Side effect: one more process in the group, called `masu-witness`.
+//! Cost: one fork. Side effect: one more process in the group, called `masu-signals`.
 //!
 //! Since: always. Truth: kill(2), prctl(2) on PR_SET_PDEATHSIG, sigwaitinfo(2), signal-safety(7).
 
@@ -38,7 +38,7 @@ impl SignalDetector {
     ///
     /// # Panics
     /// If this process has other threads: only a process with one can be forked and go on in ordinary code.
-    pub fn call(signals: &[i32]) -> Result<SignalDetector, Errno> {
+    pub fn start(signals: &[i32]) -> Result<SignalDetector, Errno> {
         let threads = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
         assert_eq!(threads, 1, "called before any thread is started");
         let (orders, tell) = pipe_with(PipeFlags::CLOEXEC)?;
@@ -110,11 +110,11 @@ fn watch(orders: i32, parent: Pid) -> ! {
     // and nothing else of this copy of the process is used any more.
     unsafe {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-        libc::prctl(libc::PR_SET_NAME, c"masu-witness".as_ptr());
+        libc::prctl(libc::PR_SET_NAME, c"masu-signals".as_ptr());
         libc::dup2(orders, 0);
         libc::syscall(libc::SYS_close_range, 1, u32::MAX, 0);
         // System calls only. It needs no capability, and works with them as without.
-        let _ = crate::capabilities::keep(crate::capabilities::Capabilities(0));
+        let _ = crate::capabilities::restrict_to(crate::capabilities::Capabilities(0));
         let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         let mut order = 0u8;
         while libc::getppid() == parent.as_raw_nonzero().get() && libc::read(0, (&raw mut order).cast(), 1) == 1 {

@@ -37,7 +37,7 @@ impl<F: KernelFiles> Resctrl<'_, F> {
     ///
     /// # Errors
     /// As [`Resctrl::tasks`].
-    pub fn is_deserted(&self, group: &Group) -> Result<bool, Failed> {
+    pub fn is_empty(&self, group: &Group) -> Result<bool, Failed> {
         let has_processors = match self.cpus(group) {
             Err(failed) if failed.is_gone() && self.exists(group) => false,
             cpus => !cpus?.0.is_empty(),

@@ -181,7 +181,7 @@ impl<F: KernelFiles> Changes<'_, '_, F> {
         for group in self.resctrl.all_groups()?.into_iter().filter(Group::is_ours) {
             let path = self.resctrl.directory(&group);
             match self.resctrl.files.lock(&path, Lock::Exclusive) {
-                Ok(_nobody) if !self.resctrl.is_deserted(&group).unwrap_or(false) => continue,
+                Ok(_nobody) if !self.resctrl.is_empty(&group).unwrap_or(false) => continue,
                 Ok(_nobody) => drop(self.remove_directory(&group)?),
                 // Its maker lives, or it was removed with its parent.
                 Err(Errno::AGAIN | Errno::NOENT) => continue,
@@ -299,7 +299,7 @@ impl<F: KernelFiles> Changes<'_, '_, F> {
         old: impl FnOnce() -> Result<String, Failed>,
     ) -> Result<(), Failed> {
         let undo = Undo { mount: self.resctrl.mount.directory.clone(), how };
-        self.knobs.promise_undo(UNDO, path, part, undo.data()?, old)
+        self.knobs.record_client_undo(UNDO, path, part, undo.data()?, old)
     }
 
     /// One write, ended with a newline.

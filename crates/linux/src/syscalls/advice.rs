@@ -1,6 +1,6 @@
 //! `process_madvise(2)`, made by the calling process: kinds of advice, and the call.
 //!
-//! Callers are the proxy of `process_madvise.rs`, where costs and side effects are described, and `spare.rs`.
+//! Callers are the proxy of `process_madvise.rs`, where costs and side effects are described, and `preallocated_page.rs`.
 //!
 //! Since: Linux 5.10. Truth: process_madvise(2); include/uapi/asm-generic/mman-common.h.
 

@@ -2,7 +2,7 @@
 //!
 //! The sets come from `status.rs`; each interface's file names the capabilities that its calls need.
 //!
-//! Cost: one read of `/proc/self/status`; [`keep`] some 50 system calls. Side effects: none of reading; [`keep`]
+//! Cost: one read of `/proc/self/status`; [`restrict_to`] some 50 system calls. Side effects: none of reading; [`restrict_to`]
 //! changes the calling thread for good, and the threads and processes that it starts afterwards.
 //!
 //! Since: CAP_PERFMON and CAP_BPF Linux 5.8, before and still also covered by CAP_SYS_ADMIN. In a user namespace a full
@@ -167,7 +167,7 @@ pub fn need(files: &impl KernelFiles, capability: Capability, object: &str) -> R
 ///
 /// # Errors
 /// The kernel's answer: a seccomp filter that forbids the calls.
-pub fn keep(kept: Capabilities) -> Result<(), Errno> {
+pub fn restrict_to(kept: Capabilities) -> Result<(), Errno> {
     for number in 0..u64::BITS {
         let one = CapabilitySet::from_bits_retain(1 << number);
         if kept.0 & one.bits() != 0 {
@@ -270,7 +270,7 @@ mod tests {
     /// Runs in a thread of its own: the dropped capabilities are lost for that thread alone.
     fn status_after(kept: Capabilities) -> String {
         let thread = std::thread::spawn(move || {
-            keep(kept).unwrap();
+            restrict_to(kept).unwrap();
             std::fs::read_to_string("/proc/thread-self/status").unwrap()
         });
         thread.join().unwrap()
@@ -297,9 +297,9 @@ mod tests {
     #[test]
     fn what_was_given_up_does_not_come_back() {
         let thread = std::thread::spawn(|| {
-            keep(Capabilities::of(&[Capability::Kill])).unwrap();
+            restrict_to(Capabilities::of(&[Capability::Kill])).unwrap();
             let held = capabilities(None).unwrap();
-            keep(Capabilities(u64::MAX)).unwrap();
+            restrict_to(Capabilities(u64::MAX)).unwrap();
             assert_eq!(capabilities(None).unwrap(), held);
             let all = CapabilitySet::from_bits_retain(1 << Capability::SysAdmin as u32);
             let more = CapabilitySets { effective: all, permitted: all, inheritable: all };

@@ -142,7 +142,7 @@ impl PinnedFile {
     pub fn locked(&self, table: &FrameTable, pages: Range<u64>) -> Result<Pages, Error> {
         let mut locked = Pages(0);
         self.frames(pages, |frame| {
-            if table.flags(frame)?.is_held() {
+            if table.flags(frame)?.is_locked() {
                 locked.0 += 1;
             }
             Ok(())

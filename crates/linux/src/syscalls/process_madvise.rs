@@ -21,7 +21,7 @@ use units::{AddressRange, Bytes};
 pub use crate::advice::Advice;
 use crate::advice::{advise_directly, usize_of, vector};
 use crate::proxy::{self, Call};
-use crate::{Pid, spare};
+use crate::{Pid, preallocated_page};
 
 /// The most ranges in one call (`UIO_MAXIOV`).
 pub const RANGES_MAX: usize = 1024;
@@ -54,7 +54,7 @@ fn step(call: &mut Call<'_>) -> Result<u64, Errno> {
     let ranges = words[..count].iter().map(|words| words.map(u64::from_ne_bytes));
     let vectors: Vec<libc::iovec> = ranges.map(|[start, length]| vector(start, length)).collect();
     if advice == Advice::Collapse as usize {
-        spare::free(); // the page freed last is allocated first
+        preallocated_page::free(); // the page freed last is allocated first
     }
     advise_directly(pidfd, &vectors, advice)
 }

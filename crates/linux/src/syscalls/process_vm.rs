@@ -24,7 +24,7 @@ use crate::proxy::{self, Call};
 use crate::{Pid, error};
 
 /// Maximum number of addresses in one call (`UIO_MAXIOV`).
-pub const PLACES_MAX: usize = 1024;
+pub const ADDRESSES_MAX: usize = 1024;
 
 /// Calls `tell` with `each` bytes from every one of `places` in the memory of `pid`, one after the other. Fewer bytes
 /// mean that the first missing place could not be read. The bytes are wiped afterwards.
@@ -34,10 +34,10 @@ pub const PLACES_MAX: usize = 1024;
 /// without the right to trace it, `TIMEDOUT` when its mmap lock or its memory was not available in time.
 ///
 /// # Panics
-/// For more than 2 MiB in all, or more than [`PLACES_MAX`] places.
+/// For more than 2 MiB in all, or more than [`ADDRESSES_MAX`] places.
 pub fn read<T>(pid: Pid, places: &[Address], each: usize, tell: impl FnOnce(&[u8]) -> T) -> Result<T, Errno> {
     let wanted = places.len() * each;
-    assert!(wanted <= PLACES_AT && places.len() <= PLACES_MAX, "{} places of {each} bytes", places.len());
+    assert!(wanted <= PLACES_AT && places.len() <= ADDRESSES_MAX, "{} places of {each} bytes", places.len());
     let number = u64::try_from(pid.0).map_err(|_| Errno::SRCH)?;
     proxy::about(pid, |proxy| {
         for (into, place) in proxy.bytes()[PLACES_AT..].as_chunks_mut::<8>().0.iter_mut().zip(places) {
@@ -52,7 +52,7 @@ pub fn read<T>(pid: Pid, places: &[Address], each: usize, tell: impl FnOnce(&[u8
 }
 
 /// Offset of the addresses, behind the bytes.
-const PLACES_AT: usize = proxy::BYTES - PLACES_MAX * 8;
+const PLACES_AT: usize = proxy::BYTES - ADDRESSES_MAX * 8;
 
 fn step(call: &mut Call<'_>) -> Result<u64, Errno> {
     let (bytes, places) = call.bytes.split_at_mut(PLACES_AT);

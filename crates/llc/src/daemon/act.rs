@@ -178,7 +178,7 @@ impl<'f, F: KernelFiles> Place<'f, F> {
     /// Without a living holder and without members: such a group is removed ([`Place::collect`]).
     fn is_left_behind(&self, group: &Group) -> bool {
         self.files.lock(&self.resctrl.directory(group), Lock::Exclusive).is_ok()
-            && self.resctrl.is_deserted(group).unwrap_or(false)
+            && self.resctrl.is_empty(group).unwrap_or(false)
     }
 
     /// Unmanaged groups, for [`super::allocatable_ways::room`].

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use access::backend::Unavailable;
-use access::insertions::{Membership, Whose};
+use access::insertions::{Filter, Membership};
 use aging::class::Class;
 use aging::daemon::{Daemon, Settings};
 use aging::levels::{Bounds, Level, Preferences};
@@ -149,7 +149,7 @@ fn beside(task: &AgingTask, relay: Relay) -> Result<ExitCode, NotStarted> {
 /// Arguments, checked.
 struct Wanted {
     settings: Settings,
-    whose: Whose,
+    whose: Filter,
     /// Processes followed from the start.
     follow: Vec<Pid>,
     /// Memory that the page cache's protection level is a fraction of.
@@ -168,7 +168,7 @@ impl Wanted {
             Scope::Processes(pids.into_iter().collect())
         };
         let total = meminfo(&*HOST).map_err(Failure::new)?.total;
-        let (mut whose, mut follow, mut memory) = (Whose::Everybody, Vec::new(), total);
+        let (mut whose, mut follow, mut memory) = (Filter::All, Vec::new(), total);
         match &scope {
             Scope::Host => {}
             Scope::Group(name) => {
@@ -176,11 +176,11 @@ impl Wanted {
                     Failure::new(error).remedy("`cat /proc/PID/cgroup` says in which group a process is.")
                 })?;
                 let own = linux::KernelFiles::inode(&*HOST, group.path.trim_start_matches('/'));
-                whose = Whose::Group(own.map_err(|errno| Failure::new(linux::describe(errno)))?);
+                whose = Filter::Group(own.map_err(|errno| Failure::new(linux::describe(errno)))?);
                 memory = limit_of(&group.path).unwrap_or(total);
             }
             Scope::Processes(pids) => {
-                whose = Whose::Members;
+                whose = Filter::Members;
                 for pid in pids {
                     follow.push(*pid);
                     follow.extend(children::descendants(&*HOST, *pid).unwrap_or_default());
@@ -188,7 +188,7 @@ impl Wanted {
             }
         }
         if !task.command.is_empty() {
-            (whose, follow) = (Whose::Members, Vec::new());
+            (whose, follow) = (Filter::Members, Vec::new());
         }
         let budget = budget(task.budget, total)?;
         let settings = Settings { scope, wishes, budget, data_with_the_rest: task.data.is_none() };

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io::Write;
 
 use access::backend::Unavailable;
-use access::insertions::Whose;
+use access::insertions::Filter;
 use access::refaults;
 use aging::census::{self, Census, Closeness, OfProcess};
 use aging::class::Class;
@@ -86,7 +86,7 @@ impl Counter {
         let memory = meminfo(&*HOST).map_or(Bytes(0), |memory| memory.total).pages();
         let begun = refaults::Refaults::of(whose(whom), memory).and_then(|counter| {
             if let Whom::Processes(processes) = whom {
-                processes.iter().try_for_each(|process| counter.admit(process.pid))?;
+                processes.iter().try_for_each(|process| counter.add_member(process.pid))?;
             }
             Ok(counter)
         });
@@ -97,26 +97,26 @@ impl Counter {
         let counter = self.0.as_ref().map_err(|why| why.reason.clone())?;
         if let Whom::Group(_) = whom {
             // A group that was removed and made again is another group.
-            counter.watch(whose(whom)).map_err(|why| why.reason)?;
+            counter.set_filter(whose(whom)).map_err(|why| why.reason)?;
         }
         counter.so_far().map_err(|why| why.reason)
     }
 
     fn dismiss(&self, pid: Pid) {
         if let Ok(counter) = &self.0 {
-            counter.dismiss(pid);
+            counter.remove_member(pid);
         }
     }
 }
 
-fn whose(whom: &Whom) -> Whose {
+fn whose(whom: &Whom) -> Filter {
     match whom {
-        Whom::Host => Whose::Everybody,
-        Whom::Processes(_) => Whose::Members,
+        Whom::Host => Filter::All,
+        Whom::Processes(_) => Filter::Members,
         Whom::Group(name) => {
             let group = group::find(&*HOST, name).ok();
             let inode = group.and_then(|group| HOST.inode(group.path.trim_start_matches('/')).ok());
-            inode.map_or(Whose::Members, Whose::Group)
+            inode.map_or(Filter::Members, Filter::Group)
         }
     }
 }

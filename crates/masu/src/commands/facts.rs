@@ -129,7 +129,7 @@ fn print(out: &mut impl Write, report: &Report) -> Result<(), Failure> {
     row("syscall user dispatch", yes_no(&host.syscall_dispatch));
     row(
         "memory limit of our own group",
-        said(&host.cgroup_memory, |memory| match memory.as_ref().and_then(linux::cgroup::Memory::room) {
+        said(&host.cgroup_memory, |memory| match memory.as_ref().and_then(linux::cgroup::Memory::headroom) {
             Some(room) => format!("{room} left"),
             None => "none".to_owned(),
         }),

@@ -5,7 +5,7 @@ mod strip;
 use std::io::Write;
 use std::time::Duration;
 
-use access::{AccessMap, Backend, Class, Source, WindowHeat, estimate};
+use access::{AccessMap, Backend, Class, Observer, WindowHeat, estimate};
 use linux::maps::{self, Mapping};
 use linux::{Pid, Untrusted};
 use serde::Serialize;
@@ -55,20 +55,20 @@ pub fn run(task: &PagesTask) -> Result<Done, Failure> {
     let observers = Observers::find(task.backend)?;
     // Clearing accessed bits under an attached masu would make its windows look idle.
     let _held = if observers.backend == Backend::Residency { None } else { Some(hold(task.pid, Purpose::Look)?) };
-    let mut source = observers.open(task.pid)?;
+    let mut observer = observers.open(task.pid)?;
     let failed = |error: linux::Error| Failure::at_process(&error);
-    watch(source.as_mut(), task.time, &stop).map_err(failed)?;
-    if source.address_space_changed() {
+    watch(observer.as_mut(), task.time, &stop).map_err(failed)?;
+    if observer.address_space_changed() {
         let line = format!("cannot look at process {}: it started another program meanwhile (exec)", task.pid);
         return Err(Failure::new(line).remedy("Look again."));
     }
     let mappings = maps::maps(&*HOST, task.pid).map_err(failed)?;
-    let map = source.map();
+    let map = observer.map();
     let heats: Vec<MappingHeat> = mappings.iter().filter_map(|mapping| heat_of(mapping, map)).collect();
     let report = Report {
         pid: task.pid,
         name: status.name,
-        backend: source.backend(),
+        backend: observer.backend(),
         observed_s: map.observed.as_secs_f64(),
         mappings: heats,
     };
@@ -83,18 +83,22 @@ pub fn run(task: &PagesTask) -> Result<Done, Failure> {
 }
 
 /// One clear, then scans at doubling ages, the last one at the end.
-fn watch(source: &mut dyn Source, time: Duration, stop: &Stop) -> Result<(), linux::Error> {
+fn watch(observer: &mut dyn Observer, time: Duration, stop: &Stop) -> Result<(), linux::Error> {
     let bar = indicatif::ProgressBar::new_spinner();
-    source.begin()?;
+    observer.begin()?;
     let mut due = None;
     while !stop.is_set() {
-        let next = estimate::next_look(due).max(due.unwrap_or_default()).min(time);
-        while source.age() < next && !stop.is_set() {
-            std::thread::sleep(next.saturating_sub(source.age()).min(Duration::from_millis(100)));
-            bar.set_message(format!("looking for {:.0} s of {:.0} s", source.age().as_secs_f64(), time.as_secs_f64()));
+        let next = estimate::next_scan(due).max(due.unwrap_or_default()).min(time);
+        while observer.age() < next && !stop.is_set() {
+            std::thread::sleep(next.saturating_sub(observer.age()).min(Duration::from_millis(100)));
+            bar.set_message(format!(
+                "looking for {:.0} s of {:.0} s",
+                observer.age().as_secs_f64(),
+                time.as_secs_f64()
+            ));
             bar.tick();
         }
-        source.look()?;
+        observer.scan()?;
         if next >= time {
             break;
         }

@@ -67,7 +67,7 @@ impl Relay {
         let ignored = signals::ignored(&*HOST).map_err(|error| failed(&error))?;
         let heard: Vec<i32> = PASSED_ON.into_iter().filter(|signal| !ignored.contains(*signal)).collect();
         // Without the process-group signal detector every signal is passed on, and some arrive twice.
-        let witness = SignalDetector::call(&heard).ok();
+        let witness = SignalDetector::start(&heard).ok();
         let signals = Signals::new(&heard).map_err(|error| failed(&error))?;
         let starter = Starter::ready().map_err(|error| no_thread(&error))?;
         Ok(Relay { witness, signals, starter })

@@ -46,7 +46,7 @@ fn obey(orders: &Receiver<Command>, answers: &Sender<io::Result<Child>>) {
         let is_started = child.is_ok();
         if is_started {
             // No caller could handle a failure; the same call has already succeeded in the rest of masu.
-            let _ = capabilities::keep(Capabilities(0));
+            let _ = capabilities::restrict_to(Capabilities(0));
         }
         let _ = answers.send(child); // The caller waits for the answer.
         is_started

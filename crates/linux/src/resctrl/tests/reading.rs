@@ -154,11 +154,11 @@ fn who_reads_keeps_out_who_changes_and_not_others_who_read() {
 
 #[test]
 fn what_a_host_has_of_it_is_a_fact_in_each_case() {
-    let state = |kernel: &FakeKernel| serde_json::to_value(standing(kernel).unwrap()).unwrap();
-    let without = state(&host("nodev\tproc\n", "flags : cat_l3\n"));
+    let json = |kernel: &FakeKernel| serde_json::to_value(state(kernel).unwrap()).unwrap();
+    let without = json(&host("nodev\tproc\n", "flags : cat_l3\n"));
     assert_eq!(without.to_string(), r#"{"processors_could":true,"state":"not_in_kernel"}"#);
-    assert_eq!(state(&host("nodev\tresctrl\n", "")).to_string(), r#"{"state":"not_mounted"}"#);
-    let mounted = state(&broadwell());
+    assert_eq!(json(&host("nodev\tresctrl\n", "")).to_string(), r#"{"state":"not_mounted"}"#);
+    let mounted = json(&broadwell());
     let l3 = &mounted["caches"]["L3"];
     let expected = ("mounted", "/sys/fs/resctrl", "fffff", 16, "c0000", false);
     let found = (
@@ -171,5 +171,5 @@ fn what_a_host_has_of_it_is_a_fact_in_each_case() {
     );
     assert_eq!(found, expected, "{mounted}");
     assert_eq!(l3["usage"]["0"], "XXSSSSSSSSSSSSSSSSSS");
-    assert!(standing(&FakeKernel::new()).is_err());
+    assert!(state(&FakeKernel::new()).is_err());
 }

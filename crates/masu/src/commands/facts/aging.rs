@@ -3,7 +3,7 @@
 use std::fs::File;
 
 use access::backend::Unavailable;
-use access::insertions::{Insertions, Whose};
+use access::insertions::{Filter, Insertions};
 use aging::backend::{self, Backend, Offers, SwapKnob};
 use aging::class::Class;
 use aging::levels::Level;
@@ -27,7 +27,7 @@ pub struct Tried {
 pub fn try_out(files: &impl KernelFiles) -> Tried {
     Tried {
         pin: pin(),
-        arrivals: Insertions::of(Whose::Members).map(|_| ()),
+        arrivals: Insertions::of(Filter::Members).map(|_| ()),
         has_swap: files.read("proc/swaps").is_ok_and(|text| text.lines().count() > 1),
     }
 }

@@ -51,14 +51,12 @@ pub fn sizes(all: &[Cache]) -> String {
 }
 
 /// Capabilities of resctrl, on one line.
-pub fn partitions(standing: &resctrl::Standing) -> String {
+pub fn partitions(standing: &resctrl::State) -> String {
     match standing {
-        resctrl::Standing::NotInKernel { processors_could: true } => {
-            "not in this kernel; the processor could".to_owned()
-        }
-        resctrl::Standing::NotInKernel { processors_could: false } => "not here".to_owned(),
-        resctrl::Standing::NotMounted => "not mounted".to_owned(),
-        resctrl::Standing::Mounted { directory, info, .. } => match info.l3() {
+        resctrl::State::NotInKernel { processors_could: true } => "not in this kernel; the processor could".to_owned(),
+        resctrl::State::NotInKernel { processors_could: false } => "not here".to_owned(),
+        resctrl::State::NotMounted => "not mounted".to_owned(),
+        resctrl::State::Mounted { directory, info, .. } => match info.l3() {
             None => format!("{directory}, which divides no L3 cache"),
             Some(l3) => {
                 let apart = if info.l3_resources().len() > 1 { ", code and data apart" } else { "" };
@@ -75,22 +73,22 @@ fn missing(backend: &'static str, reason: impl Into<String>, remedy: impl Into<S
     Missing { backend, reason: reason.into(), remedy: remedy.into() }
 }
 
-fn divided(standing: &Known<resctrl::Standing>) -> Result<String, Missing> {
+fn divided(standing: &Known<resctrl::State>) -> Result<String, Missing> {
     let no = |reason: &str, remedy: &str| Err(missing("resctrl", reason, format!("{remedy} {OFF}")));
     match standing {
         Known::Unknown(why) => no(why, ""),
-        Known::Value(resctrl::Standing::NotInKernel { processors_could: true }) => no(
+        Known::Value(resctrl::State::NotInKernel { processors_could: true }) => no(
             "this kernel does not offer it, though the processor could",
             "It wants a kernel with CONFIG_X86_CPU_RESCTRL, started without rdt=!l3cat.",
         ),
-        Known::Value(resctrl::Standing::NotInKernel { processors_could: false }) => no(
+        Known::Value(resctrl::State::NotInKernel { processors_could: false }) => no(
             "this kernel does not offer it",
             "It wants a processor with Intel CAT, AMD QoS or Arm MPAM; virtual machines have none.",
         ),
-        Known::Value(resctrl::Standing::NotMounted) => {
+        Known::Value(resctrl::State::NotMounted) => {
             no("it is not mounted", "`mount -t resctrl resctrl /sys/fs/resctrl` mounts it.")
         }
-        Known::Value(resctrl::Standing::Mounted { info, .. }) if info.l3().is_none() || info.classes_max < 2 => {
+        Known::Value(resctrl::State::Mounted { info, .. }) if info.l3().is_none() || info.classes_max < 2 => {
             no("no L3 cache can be divided", "This processor only counts.")
         }
         Known::Value(mounted) => Ok(partitions(mounted)),
@@ -143,11 +141,11 @@ mod tests {
             .file("sys/fs/resctrl/info/L3/min_cbm_bits", "1\n")
             .file("sys/fs/resctrl/info/L3/shareable_bits", "c0000\n")
             .file("sys/fs/resctrl/schemata", "    L3:0=fffff\n");
-        let there = resctrl::standing(&kernel).unwrap();
+        let there = resctrl::state(&kernel).unwrap();
         let line = "/sys/fs/resctrl: 20 ways, 16 classes, devices use c0000";
         assert_eq!(partitions(&there), line);
         assert_eq!(divided(&Known::Value(there)), Ok(line.to_owned()));
-        let not_mounted = divided(&Known::Value(resctrl::Standing::NotMounted)).unwrap_err();
+        let not_mounted = divided(&Known::Value(resctrl::State::NotMounted)).unwrap_err();
         assert_eq!(not_mounted.reason, "it is not mounted");
         assert!(not_mounted.remedy.starts_with("`mount -t resctrl resctrl /sys/fs/resctrl` mounts it."));
     }

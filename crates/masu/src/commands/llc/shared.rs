@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 
 use linux::cgroup::group;
 use linux::mounts::Mounts;
-use linux::place::Place;
+use linux::path_descriptor::PathDescriptor;
 use linux::processes::processes;
 use linux::{Error, Pid, ksm, status};
 use llc::shared::domain::By;
@@ -125,7 +125,8 @@ impl Looks {
 fn keepers(files: &linux::Rooted) -> Result<BTreeSet<Pid>, Failure> {
     let mut mounts = Mounts::read(files).map_err(|error| Failure::new(&error))?;
     let mut file = |pid: Pid| {
-        let found = Place::of_program(pid).ok()?.local(files, &mut mounts).ok()?.ok()?.stat().ok()?;
+        let descriptor = PathDescriptor::of_program(pid).ok()?;
+        let found = descriptor.locality(files, &mut mounts).ok()?.local()?.stat().ok()?;
         Some((found.st_dev, found.st_ino))
     };
     let ours = file(Pid::own());

@@ -1,4 +1,4 @@
-//! Interface of all backends.
+//! Interface of all backends: the observation of one process.
 
 use std::time::Duration;
 
@@ -54,10 +54,10 @@ impl Spent {
     }
 }
 
-/// Observer of one process.
+/// Observer of one process, by one [`Backend`].
 ///
-/// `begin`, then `look` any number of times at growing ages, then read the `map`; `begin` starts over.
-pub trait Source {
+/// `begin`, then `scan` any number of times at growing ages, then read the `map`; `begin` starts over.
+pub trait Observer {
     /// Backend in use.
     fn backend(&self) -> Backend;
 
@@ -71,7 +71,7 @@ pub trait Source {
     ///
     /// # Errors
     /// `Gone` when the process ended.
-    fn look(&mut self) -> Result<(), Error>;
+    fn scan(&mut self) -> Result<(), Error>;
 
     /// Age of this observation.
     fn age(&self) -> Duration;
@@ -79,7 +79,7 @@ pub trait Source {
     /// Accesses since `begin`.
     fn map(&self) -> &AccessMap;
 
-    /// Cost since the source was made.
+    /// Cost since the observer was made.
     fn cost(&self) -> Cost;
 
     /// True when the process replaced its address space (exec) since `begin`: the map is void then.

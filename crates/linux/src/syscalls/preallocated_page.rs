@@ -27,7 +27,7 @@ use crate::scratch::Scratch;
 
 thread_local! {
     /// Spare page of a proxy, which has one thread.
-    static SPARE: RefCell<Option<SparePage>> = const { RefCell::new(None) };
+    static SPARE: RefCell<Option<PreallocatedPage>> = const { RefCell::new(None) };
 }
 
 /// Has the proxy that will collapse windows of `pid` take a huge page, if it has none. It is freed by the next
@@ -39,7 +39,7 @@ pub fn prepare(pid: Pid) -> Result<(), Errno> {
     fn step(_: &mut Call<'_>) -> Result<u64, Errno> {
         SPARE.with_borrow_mut(|spare| {
             if spare.is_none() {
-                *spare = Some(SparePage::take()?);
+                *spare = Some(PreallocatedPage::take()?);
             }
             Ok(0)
         })
@@ -64,20 +64,20 @@ pub(crate) fn free() {
 
 /// A huge page that is in memory. Dropping it frees it.
 #[derive(Debug)]
-struct SparePage {
+struct PreallocatedPage {
     _memory: Scratch,
 }
 
-impl SparePage {
+impl PreallocatedPage {
     /// Takes a huge page from the kernel, which may have to compact for it. It is taken at the first touch, if the
     /// host's THP mode allows that, since the kernel yields to others there after each 4 KiB; else by collapse.
-    fn take() -> Result<SparePage, Errno> {
+    fn take() -> Result<PreallocatedPage, Errno> {
         let memory = Scratch::window_wanted_huge()?;
         let own = Pid::own().open().map_err(|_| Errno::SRCH)?;
         let range = memory.range();
         let vectors = [vector(range.start().0, range.bytes().0)];
         advise_directly(own.as_fd(), &vectors, Advice::Collapse as usize)?;
-        Ok(SparePage { _memory: memory })
+        Ok(PreallocatedPage { _memory: memory })
     }
 }
 
@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn it_is_a_huge_page_until_it_is_dropped() {
         // A kernel without collapse cannot use one.
-        let spare = match SparePage::take() {
+        let spare = match PreallocatedPage::take() {
             Err(Errno::INVAL | Errno::PERM) => return println!("SKIP: no collapse here"),
             other => other.unwrap(),
         };

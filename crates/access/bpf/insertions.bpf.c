@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0-only */
 /*
- * Reports the pages of files that some processes bring into the page cache: by reading, by writing, by touching a
- * mapping, and by the kernel's readahead for them. A page that was in the cache before is not reported.
+ * Reports page-cache insertions of selected processes: by reading, by writing, by touching a mapping, and by the
+ * kernel's readahead for them. A page that was in the cache before is not reported.
  *
- * Runs in the path of every insertion: it checks the process, and joins pages that follow each other on a processor to
- * one run. A run goes to the ring when the next page does not follow, or when it is long; the run that is still open is
- * in `open_runs`, where user space can read it at any time. When the ring is full a run is dropped and counted.
+ * Runs in the path of every insertion: checks the process, and joins consecutive pages on a processor to one run. A run
+ * goes to the ring when the next page does not follow, or when it is long; the open run is in `open_runs`, where user
+ * space can read it at any time. When the ring is full a run is dropped and counted.
  *
  * Two processes that insert pages on one processor, one preempted by the other (kernels before about Linux 6.13 do not
  * allow this here), may make a common run: not all of its pages are new. User space must do no harm by acting on it.
@@ -20,7 +20,7 @@ enum { BPF_ANY = 0, BPF_RB_NO_WAKEUP = 1 };
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
 
-#include "arrival_record.h"
+#include "insertion_record.h"
 #include "kernel.h"
 
 struct super_block {
@@ -65,12 +65,12 @@ struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct arrival_wish);
-} wish SEC(".maps");
+	__type(value, struct insertion_filter);
+} filter SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, ARRIVAL_MEMBERS_MAX);
+	__uint(max_entries, INSERTION_MEMBERS_MAX);
 	__type(key, __u32);
 	__type(value, __u32);
 } members SEC(".maps");
@@ -79,7 +79,7 @@ struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct arrival_run);
+	__type(value, struct insertion_run);
 } open_runs SEC(".maps");
 
 struct {
@@ -91,12 +91,12 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, ARRIVAL_RING_BYTES);
+	__uint(max_entries, INSERTION_RING_BYTES);
 } runs SEC(".maps");
 
 static const __u32 ZERO = 0;
 
-/* Looks through the groups from the process's own up to the topmost. */
+/* Checks the groups from the process's own up to the topmost. */
 static int is_in_group(struct task_struct *task, __u64 group)
 {
 	__u64 memory = bpf_core_enum_value(enum cgroup_subsys_id, memory_cgrp_id);
@@ -108,17 +108,17 @@ static int is_in_group(struct task_struct *task, __u64 group)
 	return is_at_or_below(state, group);
 }
 
-static int is_meant(const struct arrival_wish *wanted, __u32 process)
+static int is_selected(const struct insertion_filter *wanted, __u32 process)
 {
-	if (wanted->everybody)
+	if (wanted->all)
 		return 1;
 	__u32 *member = bpf_map_lookup_elem(&members, &process);
-	if (member && *member == ARRIVAL_MEMBER)
+	if (member && *member == INSERTION_MEMBER)
 		return 1;
 	return wanted->group && is_in_group((void *)bpf_get_current_task(), wanted->group);
 }
 
-static void tell(const struct arrival_run *run)
+static void report(const struct insertion_run *run)
 {
 	if (bpf_ringbuf_output(&runs, (void *)run, sizeof(*run), BPF_RB_NO_WAKEUP) == 0)
 		return;
@@ -130,14 +130,14 @@ static void tell(const struct arrival_run *run)
 SEC("tp_btf/mm_filemap_add_to_page_cache")
 int added(__u64 *context)
 {
-	const struct arrival_wish *wanted = bpf_map_lookup_elem(&wish, &ZERO);
+	const struct insertion_filter *wanted = bpf_map_lookup_elem(&filter, &ZERO);
 	__u32 process = bpf_get_current_pid_tgid() >> 32;
 
-	if (!wanted || !is_meant(wanted, process))
+	if (!wanted || !is_selected(wanted, process))
 		return 0;
 	struct folio *folio = (void *)context[0];
 	struct inode *inode = BPF_CORE_READ(folio, mapping, host);
-	struct arrival_run now = {
+	struct insertion_run now = {
 		.inode = BPF_CORE_READ(inode, i_ino),
 		.first = BPF_CORE_READ(folio, index),
 		.pages = pages_of(folio),
@@ -146,16 +146,16 @@ int added(__u64 *context)
 		.process = process,
 		.processor = bpf_get_smp_processor_id(),
 	};
-	struct arrival_run *run = bpf_map_lookup_elem(&open_runs, &ZERO);
+	struct insertion_run *run = bpf_map_lookup_elem(&open_runs, &ZERO);
 	if (!run)
 		return 0;
 	if (run->pages && run->inode == now.inode && run->device == now.device && run->generation == now.generation &&
-	    run->process == process && run->first + run->pages == now.first && run->pages < ARRIVAL_RUN_PAGES_MAX) {
+	    run->process == process && run->first + run->pages == now.first && run->pages < INSERTION_RUN_PAGES_MAX) {
 		run->pages += now.pages;
 		return 0;
 	}
 	if (run->pages)
-		tell(run);
+		report(run);
 	now.since_ns = bpf_ktime_get_ns();
 	*run = now;
 	return 0;
@@ -166,7 +166,7 @@ SEC("tp_btf/sched_process_fork")
 int forked(__u64 *context)
 {
 	struct task_struct *parent = (void *)context[0], *child = (void *)context[1];
-	__u32 from = BPF_CORE_READ(parent, tgid), to = BPF_CORE_READ(child, tgid), member = ARRIVAL_MEMBER;
+	__u32 from = BPF_CORE_READ(parent, tgid), to = BPF_CORE_READ(child, tgid), member = INSERTION_MEMBER;
 
 	if (from != to && bpf_map_lookup_elem(&members, &from))
 		bpf_map_update_elem(&members, &to, &member, BPF_ANY);
