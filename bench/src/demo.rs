@@ -10,7 +10,6 @@ use crate::masu::AttachReport;
 use crate::pairs::{median, order_of_round};
 use crate::place::Place;
 use crate::process::{Resident, resident};
-use crate::random::XorShift;
 use crate::redis::client::{Client, Look};
 use crate::redis::keys::{Distribution, Keys};
 use crate::redis::server::Server;
@@ -18,6 +17,7 @@ use crate::report::Unit;
 use crate::session::Session;
 use crate::table::Table;
 use crate::thp::{Guard, Mode};
+use units::spread::Random;
 
 /// Arguments of `masu-bench demo`.
 #[derive(Clone, Debug, clap::Args)]
@@ -65,8 +65,7 @@ pub fn run(session: &Session, options: &Options) -> Result<()> {
     let _guard = Guard::turn(Mode::Madvise)?;
     let plain = loaded("4 KiB pages", session, options)?;
     let mut servers = [plain, loaded("4 KiB pages, then masu attach", session, options)?, always];
-    let pool =
-        Keys::over(usize::try_from(options.keys)?, Distribution::Uniform).draw(1 << 18, &mut XorShift::seeded(42));
+    let pool = Keys::over(usize::try_from(options.keys)?, Distribution::Uniform).draw(1 << 18, &mut Random::seeded(42));
 
     session.progress("attaching masu");
     let mut attached = masu.attach(servers[1].server.pid(), &["--until-settled"], &session.processors)?;

@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::mapping::{PAGE_BYTES, WINDOW_BYTES};
-use crate::random::XorShift;
+use units::spread::Random;
 
 /// `MADV_COLLAPSE`, Linux 6.1 and newer; not in the libc crate for every target.
 const MADV_COLLAPSE: libc::c_int = 25;
@@ -36,7 +36,7 @@ pub struct Blows {
 pub fn hammer(pid: u32, seed: u64, end: &AtomicBool) -> Result<Blows> {
     let number = i32::try_from(pid).ok().and_then(Pid::from_raw).context("not a process number")?;
     let process = pidfd_open(number, PidfdFlags::empty()).with_context(|| format!("cannot open process {pid}"))?;
-    let (mut blows, mut random) = (Blows::default(), XorShift::seeded(seed));
+    let (mut blows, mut random) = (Blows::default(), Random::seeded(seed));
     while !end.load(Ordering::Acquire) {
         let Ok(maps) = fs::read_to_string(format!("/proc/{pid}/maps")) else { break };
         let windows = windows_of(&maps);
@@ -56,7 +56,7 @@ pub fn hammer(pid: u32, seed: u64, end: &AtomicBool) -> Result<Blows> {
     Ok(blows)
 }
 
-fn strike(process: &OwnedFd, window: usize, random: &mut XorShift, blows: &mut Blows) {
+fn strike(process: &OwnedFd, window: usize, random: &mut Random, blows: &mut Blows) {
     let promote = random.below(3) > 0;
     let done = if promote {
         advise(process, window, WINDOW_BYTES, MADV_COLLAPSE)

@@ -2,7 +2,8 @@
 //!
 //! Both programs compute them from the same seed, so nothing has to be handed over.
 
-use crate::random::{XorShift, permutation, scramble};
+use crate::random::permutation;
+use units::spread::{Random, spread};
 
 /// Pages of 4 KiB in a window of 2 MiB.
 pub const PAGES_PER_WINDOW: u32 = 512;
@@ -10,7 +11,7 @@ pub const PAGES_PER_WINDOW: u32 = 512;
 /// The hot pages of all `windows`, in ascending order: in each window the same number of pages, chosen at random, other ones
 /// in every `epoch`.
 pub fn hot_pages(seed: u64, epoch: u64, windows: u32, hot_per_window: u32) -> Vec<u32> {
-    let mut random = XorShift::seeded(seed ^ scramble(epoch));
+    let mut random = Random::seeded(seed ^ spread(epoch));
     let mut all = Vec::new();
     for window in 0..windows {
         let mut pages = permutation(PAGES_PER_WINDOW, &mut random);

@@ -6,7 +6,7 @@
 
 use serde::Serialize;
 
-use crate::random::XorShift;
+use units::spread::Random;
 
 /// Minimum number of pairs for telling a difference from chance: n pairs all fall on one side by chance with a
 /// probability of 2 / 2^n, which is below 5 % from 6 on.
@@ -73,7 +73,7 @@ impl Comparison {
     ///
     /// `None` when the lists are empty, differ in length, or hold a value that allows no ratio (a baseline of zero or
     /// below, or not a number).
-    pub fn of(baseline: &[f64], this: &[f64], random: &mut XorShift) -> Option<Comparison> {
+    pub fn of(baseline: &[f64], this: &[f64], random: &mut Random) -> Option<Comparison> {
         let ratios = paired_ratios(baseline, this)?;
         let (ratio_low, ratio_high) = bootstrap_interval(&ratios, random)?;
         Some(Comparison {
@@ -122,7 +122,7 @@ impl Difference {
     /// Compares two equally long lists of samples, as [`Comparison::of`] does.
     ///
     /// `None` when the lists are empty, differ in length, or hold a value that is not a number.
-    pub fn of(baseline: &[f64], this: &[f64], random: &mut XorShift) -> Option<Difference> {
+    pub fn of(baseline: &[f64], this: &[f64], random: &mut Random) -> Option<Difference> {
         if baseline.len() != this.len() {
             return None;
         }
@@ -161,7 +161,7 @@ fn paired_ratios(baseline: &[f64], this: &[f64]) -> Option<Vec<f64>> {
 }
 
 /// The middle 95 % of the medians of pairs drawn again.
-fn bootstrap_interval(values: &[f64], random: &mut XorShift) -> Option<(f64, f64)> {
+fn bootstrap_interval(values: &[f64], random: &mut Random) -> Option<(f64, f64)> {
     let mut drawn = vec![0.0; values.len()];
     let mut medians = Vec::with_capacity(RESAMPLES);
     for _ in 0..RESAMPLES {
@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     fn compare(baseline: &[f64], this: &[f64]) -> Option<Comparison> {
-        Comparison::of(baseline, this, &mut XorShift::seeded(1))
+        Comparison::of(baseline, this, &mut Random::seeded(1))
     }
 
     #[test]
@@ -237,12 +237,12 @@ mod tests {
 
     #[test]
     fn a_difference_is_that_of_pairs_and_not_of_medians() {
-        let found = Difference::of(&[1.0, 5.0, 9.0], &[2.0, 6.0, 20.0], &mut XorShift::seeded(1)).unwrap();
+        let found = Difference::of(&[1.0, 5.0, 9.0], &[2.0, 6.0, 20.0], &mut Random::seeded(1)).unwrap();
         assert_eq!((found.difference, found.baseline, found.this), (1.0, 5.0, 6.0));
         assert!(found.difference_low >= 1.0 && found.difference_high <= 11.0);
-        assert_eq!(Difference::of(&[], &[], &mut XorShift::seeded(1)), None);
-        assert_eq!(Difference::of(&[1.0], &[1.0, 2.0], &mut XorShift::seeded(1)), None);
-        assert_eq!(Difference::of(&[1.0], &[f64::NAN], &mut XorShift::seeded(1)), None);
+        assert_eq!(Difference::of(&[], &[], &mut Random::seeded(1)), None);
+        assert_eq!(Difference::of(&[1.0], &[1.0, 2.0], &mut Random::seeded(1)), None);
+        assert_eq!(Difference::of(&[1.0], &[f64::NAN], &mut Random::seeded(1)), None);
     }
 
     #[test]
@@ -258,7 +258,7 @@ mod tests {
             samples in prop::collection::vec((0.1f64..1e6, 0.1f64..1e6), 1..40), seed: u64,
         ) {
             let (baseline, this): (Vec<f64>, Vec<f64>) = samples.iter().copied().unzip();
-            let found = Comparison::of(&baseline, &this, &mut XorShift::seeded(seed)).unwrap();
+            let found = Comparison::of(&baseline, &this, &mut Random::seeded(seed)).unwrap();
             let ratios = samples.iter().map(|(base, this)| this / base);
             let low = ratios.clone().fold(f64::INFINITY, f64::min);
             let high = ratios.fold(0.0, f64::max);

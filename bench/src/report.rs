@@ -12,8 +12,8 @@ use serde_json::{Map, Value, json};
 
 use crate::host::Host;
 use crate::pairs::{Better, Comparison, Difference, Verdict};
-use crate::random::XorShift;
 use crate::table::Table;
+use units::spread::Random;
 
 /// The unit of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -185,7 +185,7 @@ impl Report {
         samples: (&[f64], &[f64]),
     ) -> &mut Self {
         // A fixed seed: the same samples give the same interval, today and from the saved file.
-        let comparison = Comparison::of(samples.0, samples.1, &mut XorShift::seeded(1));
+        let comparison = Comparison::of(samples.0, samples.1, &mut Random::seeded(1));
         let (baseline_samples, this_samples) = (samples.0.to_vec(), samples.1.to_vec());
         let what = what.to_owned();
         self.compared.push(Compared {
@@ -217,7 +217,7 @@ impl Report {
         samples: (&[f64], &[f64]),
         target: Option<Target>,
     ) {
-        let difference = Difference::of(samples.0, samples.1, &mut XorShift::seeded(1));
+        let difference = Difference::of(samples.0, samples.1, &mut Random::seeded(1));
         let (baseline_samples, this_samples) = (samples.0.to_vec(), samples.1.to_vec());
         self.apart.push(Apart {
             what: what.to_owned(),

@@ -2,9 +2,9 @@
 
 use crate::launch::{Policy, Run};
 use crate::pairs::{Better, Comparison, Verdict, median};
-use crate::random::XorShift;
 use crate::report::Unit;
 use crate::table::Table;
+use units::spread::Random;
 
 /// Baselines of all other ways, where they were measured.
 pub const BASELINES: [Policy; 2] = [Policy::Small, Policy::Always];
@@ -27,7 +27,7 @@ pub fn of<T>(all: &[(Policy, T)], policy: Policy) -> Option<&T> {
 
 /// A comparison of paired samples, the same each time.
 pub fn compare(baseline: &[f64], this: &[f64]) -> Option<Comparison> {
-    Comparison::of(baseline, this, &mut XorShift::seeded(1))
+    Comparison::of(baseline, this, &mut Random::seeded(1))
 }
 
 /// `0.643 (0.630 … 0.655)`, or a dash.

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use bench::mapping::{Mapping, WORDS_PER_PAGE};
-use bench::random::spread;
 use bench::workload;
 use clap::Parser;
+use units::spread::within;
 
 #[derive(Parser)]
 struct Arguments {
@@ -41,7 +41,7 @@ fn access(words: &[u64], at: &mut u64, time: Duration) -> f64 {
     let (begun, mut accesses) = (Instant::now(), 0u64);
     while begun.elapsed() < time {
         for _ in 0..BATCH {
-            let loaded = words[spread(*at, words.len())];
+            let loaded = words[within(*at, words.len())];
             *at = at.wrapping_add(loaded).wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
         }
         accesses += BATCH;
@@ -60,7 +60,7 @@ mod tests {
         let mut quarters = [false; 4];
         for _ in 0..64 {
             access(&words, &mut at, Duration::from_micros(1));
-            quarters[spread(at, 4)] = true;
+            quarters[within(at, 4)] = true;
         }
         assert_eq!(quarters, [true; 4]);
     }

@@ -12,10 +12,10 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use bench::random::{XorShift, scramble};
 use bench::workload::{self, place};
 use clap::Parser;
 use units::Bytes;
+use units::spread::{Random, spread};
 
 #[derive(Parser)]
 struct Arguments {
@@ -62,8 +62,8 @@ fn run(arguments: &Arguments) -> Result<()> {
     let ranks = graph.ranks(arguments.rounds);
     let work_s = begun.elapsed().as_secs_f64();
     let by_depth =
-        depths.iter().zip(0u64..).fold(0u64, |sum, (depth, at)| sum.wrapping_add(scramble(at) ^ u64::from(*depth)));
-    let checksum = ranks.iter().fold(by_depth, |sum, rank| scramble(sum ^ rank.to_bits()));
+        depths.iter().zip(0u64..).fold(0u64, |sum, (depth, at)| sum.wrapping_add(spread(at) ^ u64::from(*depth)));
+    let checksum = ranks.iter().fold(by_depth, |sum, rank| spread(sum ^ rank.to_bits()));
     println!("checksum={checksum} work_s={work_s}");
     Ok(())
 }
@@ -91,16 +91,16 @@ impl Graph {
         let shares: Vec<f64> =
             (0..=bits).map(|ones| all * 0.75f64.powf(f64::from(bits - ones)) * 0.25f64.powf(f64::from(ones))).collect();
         let inverse = inverse_of(0x9E37_79B1);
-        let mut random = XorShift::seeded(1);
+        let mut random = Random::seeded(1);
         let mut begins = Vec::with_capacity(place(count) + 1);
         let mut ends = Vec::with_capacity(place(count * DEGREE));
         for vertex in 0..=mask(bits) {
             begins.push(ends.len() as u64);
             let old = vertex.wrapping_mul(inverse) & mask(bits);
             let share = shares[old.count_ones() as usize];
-            let degree = share + random.unit(); // the fraction by chance, so that the sum comes out right
+            let degree = share + random.fraction(); // the fraction by chance, so that the sum comes out right
             for _ in 0..whole(degree) {
-                let [low, high] = halves(random.next_u64());
+                let [low, high] = halves(random.number());
                 ends.push(renumbered(low & high & mask(bits), bits)); // a bit is 1 when both are
             }
         }

@@ -7,10 +7,10 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use bench::random::{XorShift, scramble, spread};
 use bench::workload;
 use clap::Parser;
 use units::Bytes;
+use units::spread::{Random, spread, within};
 
 #[derive(Parser)]
 struct Arguments {
@@ -32,17 +32,17 @@ fn run(arguments: &Arguments) -> Result<()> {
     update(&mut table, words / 4);
     let work_s = begun.elapsed().as_secs_f64();
     // Order does not matter to an update, but each has its place.
-    let checksum = table.iter().enumerate().fold(0u64, |sum, (at, word)| sum.wrapping_add(word ^ scramble(at as u64)));
+    let checksum = table.iter().enumerate().fold(0u64, |sum, (at, word)| sum.wrapping_add(word ^ spread(at as u64)));
     println!("checksum={checksum} work_s={work_s}");
     Ok(())
 }
 
 /// Mixes random words into `count` random places.
 fn update(table: &mut [u64], count: usize) {
-    let mut random = XorShift::seeded(1);
+    let mut random = Random::seeded(1);
     for _ in 0..count {
-        let bits = random.next_u64();
-        table[spread(bits, table.len())] ^= bits;
+        let bits = random.number();
+        table[within(bits, table.len())] ^= bits;
     }
 }
 

@@ -9,9 +9,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use bench::hot_pages::hot_pages;
 use bench::mapping::{Mapping, WINDOW_BYTES, WORDS_PER_PAGE};
-use bench::random::XorShift;
 use bench::workload;
 use clap::Parser;
+use units::spread::Random;
 
 #[derive(Parser)]
 struct Arguments {
@@ -84,7 +84,7 @@ fn wait_for(visits: &Visits, epoch: u64) {
 
 /// Reads one word of every hot page, in a random order, again and again.
 fn visit(arguments: &Arguments, words: &[u64], visits: &Visits) {
-    let mut random = XorShift::seeded(!arguments.seed);
+    let mut random = Random::seeded(!arguments.seed);
     while !visits.end.load(Ordering::Acquire) {
         let epoch = visits.wanted.load(Ordering::Acquire);
         let mut pages = hot_pages(arguments.seed, epoch, arguments.windows, arguments.hot_per_window);

@@ -7,10 +7,10 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use bench::random::{scramble, spread};
 use bench::workload;
 use clap::Parser;
 use units::Bytes;
+use units::spread::{spread, within};
 
 #[derive(Parser)]
 struct Arguments {
@@ -52,12 +52,12 @@ fn run(arguments: &Arguments) -> Result<()> {
 
 /// `rows` rows whose keys are the numbers from `first` + 1 on.
 fn table(rows: u64, first: u64) -> Vec<Row> {
-    (first + 1..=first + rows).map(|key| Row { key, value: scramble(key ^ first) }).collect()
+    (first + 1..=first + rows).map(|key| Row { key, value: spread(key ^ first) }).collect()
 }
 
 fn build(hash: &mut [Row], rows: &[Row]) {
     for row in rows {
-        let mut at = spread(scramble(row.key), hash.len());
+        let mut at = within(spread(row.key), hash.len());
         while hash[at].key != 0 {
             at = (at + 1) % hash.len();
         }
@@ -69,7 +69,7 @@ fn build(hash: &mut [Row], rows: &[Row]) {
 fn probe(hash: &[Row], rows: &[Row]) -> (u64, u64) {
     let (mut partners, mut sum) = (0, 0u64);
     for row in rows {
-        let mut at = spread(scramble(row.key), hash.len());
+        let mut at = within(spread(row.key), hash.len());
         while hash[at].key != 0 {
             if hash[at].key == row.key {
                 partners += 1;

@@ -7,10 +7,10 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail, ensure};
 use bench::mapping::{Mapping, PAGE_BYTES, WORDS_PER_PAGE};
-use bench::random::XorShift;
 use bench::workload;
 use clap::Parser;
 use rustix::mm::{Advice, madvise};
+use units::spread::Random;
 
 #[derive(Parser)]
 struct Arguments {
@@ -35,9 +35,9 @@ fn run(arguments: &Arguments) -> Result<()> {
     ensure!(common + own > 0, "--common-mib 0: expected at least 1");
     let mut mapping = Mapping::anonymous(common + own).context("cannot map memory")?;
     mapping.want_huge_pages(false)?;
-    let mut random = XorShift::seeded(u64::from(std::process::id()) << 20 | 1);
+    let mut random = Random::seeded(u64::from(std::process::id()) << 20 | 1);
     for (number, page) in mapping.words().chunks_mut(WORDS_PER_PAGE).enumerate() {
-        let content = if number * PAGE_BYTES < common { number as u64 + 1 } else { random.next_u64() };
+        let content = if number * PAGE_BYTES < common { number as u64 + 1 } else { random.number() };
         page.fill(content.wrapping_mul(0x9E37_79B9_7F4A_7C15));
     }
     if !arguments.keep {
@@ -60,7 +60,7 @@ fn run(arguments: &Arguments) -> Result<()> {
 /// Reads lines in an order that no prefetcher predicts: newer processors predict large steps, and the rest of a page
 /// after a few of its lines.
 #[cfg(target_arch = "x86_64")]
-fn loads(words: &[u64], random: &mut XorShift) -> Result<u64> {
+fn loads(words: &[u64], random: &mut Random) -> Result<u64> {
     use std::arch::x86_64::{_mm_lfence, _mm_mfence, _rdtsc};
     /// A median needs no more, and the TLB holds this many translations.
     const SAMPLES: usize = 800;
@@ -95,6 +95,6 @@ fn loads(words: &[u64], random: &mut XorShift) -> Result<u64> {
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn loads(_: &[u64], _: &mut XorShift) -> Result<u64> {
+fn loads(_: &[u64], _: &mut Random) -> Result<u64> {
     bail!("only x86-64 has the clock for it")
 }

@@ -9,9 +9,10 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 use bench::mapping::{Mapping, WORDS_PER_PAGE};
-use bench::random::{XorShift, permutation};
+use bench::random::permutation;
 use bench::workload;
 use clap::{Parser, ValueEnum};
+use units::spread::Random;
 
 #[derive(Parser)]
 struct Arguments {
@@ -40,7 +41,7 @@ enum Pattern {
 
 impl Pattern {
     /// The pages of one set, in order, each at most once.
-    fn pages(self, count: u32, random: &mut XorShift) -> Vec<u32> {
+    fn pages(self, count: u32, random: &mut Random) -> Vec<u32> {
         let third = count / 3;
         match self {
             Pattern::Seq => (0..count).collect(),
@@ -62,7 +63,7 @@ fn main() -> ExitCode {
 
 fn run(arguments: &Arguments) -> Result<()> {
     ensure!(arguments.mib > 0, "--mib 0: expected at least 1");
-    let mut random = XorShift::seeded(arguments.seed);
+    let mut random = Random::seeded(arguments.seed);
     let count = u32::try_from(arguments.mib * 256).context("--mib: too much memory")?;
     let pages = arguments.pattern.pages(count, &mut random);
     let mut mapping = Mapping::anonymous(arguments.mib << 20).context("cannot map memory")?;
@@ -99,7 +100,7 @@ mod tests {
     #[test]
     fn no_page_comes_twice_in_a_set_and_skew_keeps_to_a_third() {
         for pattern in [Pattern::Seq, Pattern::Rand, Pattern::Skew, Pattern::SkewSpread] {
-            let mut pages = pattern.pages(3000, &mut XorShift::seeded(1));
+            let mut pages = pattern.pages(3000, &mut Random::seeded(1));
             let wanted = if matches!(pattern, Pattern::Seq | Pattern::Rand) { 3000 } else { 1000 };
             pages.sort_unstable();
             pages.dedup();

@@ -14,10 +14,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 use anyhow::{Context, Result, bail, ensure};
-use bench::random::XorShift;
 use bench::workload;
 use clap::Parser;
 use rustix::mm::Advice;
+use units::spread::Random;
 
 use crate::model::Content;
 use crate::region::{Difference, Region};
@@ -105,7 +105,7 @@ struct Worker<'a> {
     own: Region,
     shared_model: Vec<Content>,
     own_model: Vec<Content>,
-    random: XorShift,
+    random: Random,
     counts: &'a Counts,
 }
 
@@ -124,7 +124,7 @@ impl<'a> Worker<'a> {
             shared_model: vec![Content::Zero; (shared.pages() - id).div_ceil(arguments.threads)],
             own_model: vec![Content::Zero; own.pages()],
             own,
-            random: XorShift::seeded(arguments.seed.wrapping_mul(1000).wrapping_add(id as u64)),
+            random: Random::seeded(arguments.seed.wrapping_mul(1000).wrapping_add(id as u64)),
             counts,
         })
     }
@@ -241,13 +241,13 @@ impl<'a> Worker<'a> {
     }
 
     fn fill_shared(&mut self, nth: usize) {
-        let number = self.random.next_u64();
+        let number = self.random.number();
         self.shared.fill(self.shared_page(nth), number);
         self.shared_model[nth] = Content::Filled(number);
     }
 
     fn fill_own(&mut self, page: usize) {
-        let number = self.random.next_u64();
+        let number = self.random.number();
         self.own.fill(page, number);
         self.own_model[page] = Content::Filled(number);
     }

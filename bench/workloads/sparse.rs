@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use bench::mapping::{Mapping, WINDOW_BYTES, WORDS_PER_PAGE};
-use bench::random::{XorShift, permutation, spread};
+use bench::random::permutation;
 use bench::workload;
 use clap::Parser;
+use units::spread::{Random, within};
 
 #[derive(Parser)]
 struct Arguments {
@@ -40,7 +41,7 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> Result<()> {
     ensure!((1..=100).contains(&arguments.dense_percent), "--dense-percent: expected 1 to 100");
     ensure!(arguments.sparse_pages <= PAGES_PER_WINDOW, "--sparse-pages: expected up to {PAGES_PER_WINDOW}");
-    let mut random = XorShift::seeded(arguments.seed);
+    let mut random = Random::seeded(arguments.seed);
     let mut windows = permutation(arguments.windows, &mut random);
     let dense_count = (u64::from(arguments.windows) * u64::from(arguments.dense_percent)).div_ceil(100);
     ensure!(dense_count > 0, "--windows 0: expected at least 1");
@@ -57,7 +58,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     })
 }
 
-fn touch_sparse(words: &mut [u64], windows: &[u32], pages: u32, random: &mut XorShift) {
+fn touch_sparse(words: &mut [u64], windows: &[u32], pages: u32, random: &mut Random) {
     for &window in windows {
         for page in permutation(PAGES_PER_WINDOW, random).into_iter().take(pages as usize) {
             words[window as usize * WORDS_PER_WINDOW + page as usize * WORDS_PER_PAGE] = 1;
@@ -65,10 +66,10 @@ fn touch_sparse(words: &mut [u64], windows: &[u32], pages: u32, random: &mut Xor
     }
 }
 
-fn touch_dense(words: &mut [u64], windows: &[u32], random: &mut XorShift) {
+fn touch_dense(words: &mut [u64], windows: &[u32], random: &mut Random) {
     for &window in windows {
         let first = window as usize * WORDS_PER_WINDOW;
-        words[first..first + WORDS_PER_WINDOW].iter_mut().for_each(|word| *word = random.next_u64());
+        words[first..first + WORDS_PER_WINDOW].iter_mut().for_each(|word| *word = random.number());
     }
 }
 
@@ -78,7 +79,7 @@ fn chase(words: &[u64], dense: &[u32], at: &mut u64, time: Duration) -> f64 {
     let (begun, mut accesses) = (Instant::now(), 0u64);
     while begun.elapsed() < time {
         for _ in 0..BATCH {
-            let place = spread(*at, dense.len() * WORDS_PER_WINDOW);
+            let place = within(*at, dense.len() * WORDS_PER_WINDOW);
             let window = dense[place / WORDS_PER_WINDOW] as usize;
             let loaded = words[window * WORDS_PER_WINDOW + place % WORDS_PER_WINDOW];
             // The next index needs the loaded value, and the odd constant keeps it off any cycle.
@@ -96,7 +97,7 @@ mod tests {
     #[test]
     fn sparse_windows_get_exactly_their_pages() {
         let mut words = vec![0; 2 * WORDS_PER_WINDOW];
-        touch_sparse(&mut words, &[1], 64, &mut XorShift::seeded(1));
+        touch_sparse(&mut words, &[1], 64, &mut Random::seeded(1));
         let touched = |window: &[u64]| window.chunks(WORDS_PER_PAGE).filter(|page| page.contains(&1)).count();
         assert_eq!(touched(&words[..WORDS_PER_WINDOW]), 0);
         assert_eq!(touched(&words[WORDS_PER_WINDOW..]), 64);
@@ -105,7 +106,7 @@ mod tests {
     #[test]
     fn the_chase_runs_and_moves() {
         let mut words = vec![0; 2 * WORDS_PER_WINDOW];
-        touch_dense(&mut words, &[1], &mut XorShift::seeded(1));
+        touch_dense(&mut words, &[1], &mut Random::seeded(1));
         let mut at = 0;
         assert!(chase(&words, &[1], &mut at, Duration::from_millis(5)) > 0.0);
         assert_ne!(at, 0);

@@ -17,9 +17,9 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use bench::random::scramble;
 use bench::workload;
 use clap::Parser;
+use units::spread::spread;
 
 #[derive(Parser)]
 struct Arguments {
@@ -98,7 +98,7 @@ fn measure(dim: usize, cell: Duration, mut once: impl FnMut()) -> f64 {
 
 /// A checksum that depends on each cell and its position.
 fn checksum(cells: &[f64]) -> u64 {
-    cells.iter().fold(0, |sum, cell| scramble(sum ^ cell.to_bits()))
+    cells.iter().fold(0, |sum, cell| spread(sum ^ cell.to_bits()))
 }
 
 #[cfg(test)]

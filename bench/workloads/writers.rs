@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use bench::file_mapping::FileMapping;
 use bench::process::page_faults;
-use bench::random::XorShift;
 use bench::workload::{self, Reply};
 use clap::Parser;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use rustix::time::{ClockId, clock_gettime};
+use units::spread::Random;
 
 #[derive(Parser, Clone)]
 struct Arguments {
@@ -175,7 +175,7 @@ fn work(arguments: &Arguments, number: u64) -> Result<()> {
     let mut writer = Writer {
         folder: &folder,
         sizes: vec![0; arguments.files],
-        random: XorShift::seeded(arguments.seed ^ (number << 32)),
+        random: Random::seeded(arguments.seed ^ (number << 32)),
         buffer: vec![0x5a; BUFFER_BYTES],
         until: Instant::now(),
         done: Done::default(),
@@ -200,7 +200,7 @@ fn work(arguments: &Arguments, number: u64) -> Result<()> {
 }
 
 /// A page, the first ones more likely: three of five touches go to the first quarter.
-fn skewed(pages: usize, random: &mut XorShift) -> usize {
+fn skewed(pages: usize, random: &mut Random) -> usize {
     let below = random.below(pages) + 1;
     random.below(below)
 }
@@ -209,7 +209,7 @@ struct Writer<'a> {
     folder: &'a Path,
     /// Written size of each file.
     sizes: Vec<usize>,
-    random: XorShift,
+    random: Random,
     buffer: Vec<u8>,
     until: Instant,
     done: Done,
@@ -271,7 +271,7 @@ mod tests {
         let mut writer = Writer {
             folder: folder.path(),
             sizes: vec![0; 2],
-            random: XorShift::seeded(1),
+            random: Random::seeded(1),
             buffer: vec![1; BUFFER_BYTES],
             until: Instant::now() + Duration::from_secs(600),
             done: Done::default(),
@@ -289,7 +289,7 @@ mod tests {
 
     #[test]
     fn early_pages_are_touched_more_often() {
-        let mut random = XorShift::seeded(1);
+        let mut random = Random::seeded(1);
         let early = (0..10_000).filter(|_| skewed(1000, &mut random) < 250).count();
         // 0.25 · (1 + ln 4) = 0.597 of them.
         assert!((5700..6200).contains(&early), "{early}");

@@ -7,27 +7,24 @@ use std::ops::Range;
 
 use crate::corpus::Corpus;
 
-/// SplitMix64: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
-pub struct Random(u64);
+/// Random numbers of one input.
+pub struct Random(units::spread::Random);
 
 impl Random {
     /// A generator for input `number` of run `run`.
     pub fn new(run: u64, number: u64) -> Random {
-        let mut random = Random(run.wrapping_mul(0xd134_2543_de82_ef95) ^ number);
-        random.next();
-        random
+        let mut random = units::spread::Random::seeded(run.wrapping_mul(0xd134_2543_de82_ef95) ^ number);
+        random.number();
+        Random(random)
     }
 
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
+        self.0.number()
     }
 
     /// A number below `end`, which is not zero.
     fn below(&mut self, end: usize) -> usize {
-        ((u128::from(self.next()) * end as u128) >> 64) as usize
+        self.0.below(end)
     }
 
     fn byte(&mut self) -> u8 {

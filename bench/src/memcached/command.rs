@@ -16,8 +16,8 @@ use crate::memcached::keys::{Law, Wanted};
 use crate::memcached::one_run::{Bench, Run};
 use crate::memcached::server::locate;
 use crate::pairs::order_of_round;
-use crate::random::XorShift;
 use crate::session::Session;
+use units::spread::Random;
 
 /// Arguments of `masu-bench memcached`.
 #[derive(Clone, Debug, clap::Args)]
@@ -147,7 +147,7 @@ impl Options {
         match self.workload {
             Workload::Zipfian => Wanted::all(self.items(), self.law),
             Workload::Scattered => {
-                Wanted::scattered(self.items(), chunk_bytes, self.hot_per_window, &mut XorShift::seeded(11))
+                Wanted::scattered(self.items(), chunk_bytes, self.hot_per_window, &mut Random::seeded(11))
             }
         }
     }

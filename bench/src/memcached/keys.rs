@@ -11,7 +11,8 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 
 use crate::mapping::WINDOW_BYTES;
-use crate::random::{XorShift, Zipf, scramble, spread};
+use crate::random::Zipf;
+use units::spread::{Random, spread, within};
 
 /// How often each item is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
@@ -46,7 +47,7 @@ impl Wanted {
     }
 
     /// `per_window` items of every 2 MiB of `items` that take `chunk_bytes` each: anywhere in these 2 MiB, always the same.
-    pub fn scattered(items: u32, chunk_bytes: usize, per_window: usize, random: &mut XorShift) -> Wanted {
+    pub fn scattered(items: u32, chunk_bytes: usize, per_window: usize, random: &mut Random) -> Wanted {
         let in_window = (WINDOW_BYTES / chunk_bytes.max(1)).max(1);
         let mut hot = Vec::new();
         for first in (0..items as usize).step_by(in_window) {
@@ -69,11 +70,11 @@ impl Wanted {
         }
     }
 
-    fn one(&self, items: u32, random: &mut XorShift) -> u32 {
+    fn one(&self, items: u32, random: &mut Random) -> u32 {
         match self {
             Wanted::All(_, None) => u32::try_from(random.below(items as usize)).unwrap_or(0),
             Wanted::All(_, Some(zipf)) => {
-                let place = spread(scramble(zipf.rank(random) as u64), items as usize);
+                let place = within(spread(zipf.rank(random) as u64), items as usize);
                 u32::try_from(place).unwrap_or(0)
             }
             Wanted::Some(hot) => hot[random.below(hot.len())],
@@ -84,7 +85,7 @@ impl Wanted {
     ///
     /// # Errors
     /// When it cannot be written.
-    pub fn draw_to(&self, path: &Path, count: usize, items: u32, random: &mut XorShift) -> Result<()> {
+    pub fn draw_to(&self, path: &Path, count: usize, items: u32, random: &mut Random) -> Result<()> {
         let mut write = || -> std::io::Result<()> {
             let mut file = BufWriter::with_capacity(1 << 20, File::create(path)?);
             for _ in 0..count {
@@ -104,7 +105,7 @@ mod tests {
 
     /// Number of draws of each item, the most drawn first, and the item's number.
     fn counted(wanted: &Wanted, draws: usize) -> Vec<(usize, u32)> {
-        let mut random = XorShift::seeded(5);
+        let mut random = Random::seeded(5);
         let mut counts = vec![0; ITEMS as usize];
         (0..draws).for_each(|_| counts[wanted.one(ITEMS, &mut random) as usize] += 1);
         let mut counts: Vec<(usize, u32)> = counts.into_iter().zip(0..).collect();
@@ -139,7 +140,7 @@ mod tests {
 
     #[test]
     fn every_two_mebibytes_have_as_many_hot_items_as_wanted() {
-        let wanted = Wanted::scattered(10_000, 600, 4, &mut XorShift::seeded(1));
+        let wanted = Wanted::scattered(10_000, 600, 4, &mut Random::seeded(1));
         let Wanted::Some(hot) = &wanted else { panic!("these are some") };
         let in_window = WINDOW_BYTES / 600; // 3495 items
         assert_eq!((in_window, wanted.distinct(10_000)), (3495, 12));
@@ -147,14 +148,14 @@ mod tests {
             assert!(items.iter().all(|item| *item as usize / in_window == window), "{items:?}");
             assert!(items.is_sorted_by(|a, b| a < b));
         }
-        let mut random = XorShift::seeded(2);
+        let mut random = Random::seeded(2);
         assert!((0..1000).all(|_| hot.contains(&wanted.one(10_000, &mut random))));
     }
 
     #[test]
     fn what_is_drawn_is_what_the_client_reads() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        Wanted::all(10, Law::Uniform).draw_to(file.path(), 2000, 10, &mut XorShift::seeded(1)).unwrap();
+        Wanted::all(10, Law::Uniform).draw_to(file.path(), 2000, 10, &mut Random::seeded(1)).unwrap();
         let bytes = std::fs::read(file.path()).unwrap();
         let numbers: Vec<u32> = bytes.chunks(4).map(|four| u32::from_ne_bytes(four.try_into().unwrap())).collect();
         assert!(

@@ -19,10 +19,10 @@ use crate::memcached::server::{Server, Stats, chunk_bytes};
 use crate::memcached::settling::{Look, has_settled};
 use crate::place::Place;
 use crate::process::{hugetlb, processor_time, resident, rss_counted};
-use crate::random::XorShift;
 use crate::session::Session;
 use crate::thp::{Guard, Hurry};
 use crate::tracker::{Tracker, socket_in};
+use units::spread::Random;
 
 /// Processor of the server with all its threads, and of the client.
 const SERVER: Place = Place::Only(0);
@@ -150,7 +150,7 @@ impl Bench<'_> {
         let server = self.start(condition, socket.as_deref())?;
         let folder = TempDir::with_prefix("masu-bench-drawn-").context("cannot create a folder")?;
         let drawn = folder.path().join("drawn");
-        let mut random = XorShift::seeded(round as u64);
+        let mut random = Random::seeded(round as u64);
         Wanted::Some(vec![0]).draw_to(&drawn, 1024, items, &mut random)?;
         let mut client = self.connect(&server, &drawn)?;
 

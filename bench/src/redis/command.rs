@@ -14,7 +14,6 @@ use crate::masu::{AttachReport, Masu};
 use crate::pairs::{Better, median, order_of_round};
 use crate::place::Place;
 use crate::process::{processor_time, resident};
-use crate::random::XorShift;
 use crate::redis::client::{Client, Look};
 use crate::redis::keys::{Distribution, Keys};
 use crate::redis::latency::{Asker, Latency};
@@ -24,6 +23,7 @@ use crate::session::Session;
 use crate::table::Table;
 use crate::thp::{Guard, Mode};
 use crate::warm_up::Reservoir;
+use units::spread::Random;
 
 /// Arguments of `masu-bench redis`.
 #[derive(Clone, Debug, clap::Args)]
@@ -122,7 +122,7 @@ struct Bench<'a> {
     options: &'a Options,
     masu: Masu,
     keys: Keys,
-    random: XorShift,
+    random: Random,
 }
 
 /// Runs the benchmark.
@@ -137,7 +137,7 @@ pub fn run(session: &Session, options: &Options) -> Result<()> {
     let masu = session.masu()?;
     session.warm_up()?;
     session.processors.bind_this_thread(CLIENT)?;
-    let mut bench = Bench { session, options, masu, keys: Keys::over(1, options.dist), random: XorShift::seeded(42) };
+    let mut bench = Bench { session, options, masu, keys: Keys::over(1, options.dist), random: Random::seeded(42) };
     let mut samples = Samples { keys: options.keys.unwrap_or(0), ..Samples::default() };
     for reload in 0..options.reloads {
         bench.one_reload(reload, &mut samples).with_context(|| format!("reload {reload}"))?;

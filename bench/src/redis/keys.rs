@@ -1,6 +1,7 @@
 //! Requested keys, and their expected values.
 
-use crate::random::{XorShift, Zipf, scramble, spread};
+use crate::random::Zipf;
+use units::spread::{Random, spread, within};
 
 /// How often each key is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -35,15 +36,15 @@ impl Keys {
     }
 
     /// The next `wanted` keys.
-    pub fn draw(&self, wanted: usize, random: &mut XorShift) -> Vec<u32> {
+    pub fn draw(&self, wanted: usize, random: &mut Random) -> Vec<u32> {
         (0..wanted).map(|_| self.one(random)).collect()
     }
 
-    fn one(&self, random: &mut XorShift) -> u32 {
+    fn one(&self, random: &mut Random) -> u32 {
         let key = match &self.zipf {
             None => random.below(self.count),
             // Ranks that follow each other lie anywhere, as in YCSB, so that no window holds all the hot keys.
-            Some(zipf) => spread(scramble(zipf.rank(random) as u64), self.count),
+            Some(zipf) => within(spread(zipf.rank(random) as u64), self.count),
         };
         u32::try_from(key).unwrap_or(u32::MAX)
     }
@@ -69,7 +70,7 @@ pub const TOKEN_BYTES: usize = 8;
 /// The token of key number `key`: its value is this, again and again.
 pub const fn token(key: u32) -> [u8; TOKEN_BYTES] {
     // Without the bytes of a line end, only to keep a dump readable.
-    let mut bytes = scramble(key as u64).to_le_bytes();
+    let mut bytes = spread(key as u64).to_le_bytes();
     let mut nth = 0;
     while nth < TOKEN_BYTES {
         bytes[nth] = b'a' + bytes[nth] % 26;
@@ -92,7 +93,7 @@ mod tests {
     #[test]
     fn both_laws_stay_within_the_keys_and_zipf_repeats_itself() {
         let distinct = |distribution| {
-            let mut drawn = Keys::over(10_000, distribution).draw(5000, &mut XorShift::seeded(1));
+            let mut drawn = Keys::over(10_000, distribution).draw(5000, &mut Random::seeded(1));
             assert!(drawn.iter().all(|key| *key < 10_000));
             drawn.sort_unstable();
             drawn.dedup();

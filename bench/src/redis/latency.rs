@@ -13,10 +13,10 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 
 use crate::pairs::median;
-use crate::random::XorShift;
 use crate::redis::client::{Client, DEPTH, Look};
 use crate::redis::keys::Keys;
 use crate::stop::Stop;
+use units::spread::Random;
 
 /// Percentiles of many requests, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -63,7 +63,7 @@ impl Asker<'_> {
     /// # Errors
     /// When an answer is wrong, the server is gone, or we are interrupted.
     pub fn load(&mut self, part: f64, time: Duration) -> Result<Load> {
-        let (mut cycles, mut random, begun) = (Vec::new(), XorShift::seeded(7), Instant::now());
+        let (mut cycles, mut random, begun) = (Vec::new(), Random::seeded(7), Instant::now());
         while begun.elapsed() < time {
             let started = Instant::now();
             self.timed(&mut random)?;
@@ -80,7 +80,7 @@ impl Asker<'_> {
     /// As [`Asker::load`].
     pub fn measure(&mut self, load: Load, mut go_on: impl FnMut() -> bool) -> Result<Latency> {
         let mut histogram = Histogram::<u64>::new_with_bounds(1, LONGEST_NS, 3).context("histogram")?;
-        let (mut random, begun) = (XorShift::seeded(8), Instant::now());
+        let (mut random, begun) = (Random::seeded(8), Instant::now());
         let mut due = begun;
         while go_on() {
             thread::sleep(due.saturating_duration_since(Instant::now()));
@@ -101,13 +101,13 @@ impl Asker<'_> {
         })
     }
 
-    fn timed(&mut self, random: &mut XorShift) -> Result<()> {
+    fn timed(&mut self, random: &mut Random) -> Result<()> {
         self.stop.check()?;
         let keys = self.keys.draw(1, random);
         self.client.get(keys[0], self.value_bytes)
     }
 
-    fn batch(&mut self, random: &mut XorShift) -> Result<()> {
+    fn batch(&mut self, random: &mut Random) -> Result<()> {
         let keys = self.keys.draw(DEPTH, random);
         self.client.get_pipelined(&keys, self.value_bytes, Look::Quick)
     }

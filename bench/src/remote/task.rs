@@ -9,8 +9,8 @@ use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
 use crate::launch::Program;
-use crate::random::XorShift;
 use crate::superpages::tools::{Missing, on_path, succeeds};
+use units::spread::Random;
 
 /// One of the programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -224,10 +224,10 @@ fn sqlite(folder: &Path, rows: u32, times_at_most: f64) -> Result<Result<Ready, 
 
 fn sort(folder: &Path, lines: u32, times_at_most: f64) -> Result<Result<Ready, Missing>> {
     let Some(path) = on_path("sort") else { return Ok(Err(Missing("sort is not installed (Debian: coreutils)"))) };
-    let mut random = XorShift::seeded(7);
+    let mut random = Random::seeded(7);
     let mut text = String::new();
     for nth in 0..lines {
-        let _ = writeln!(text, "{:016x} {nth:08} words that follow the key", random.next_u64());
+        let _ = writeln!(text, "{:016x} {nth:08} words that follow the key", random.number());
     }
     let file = written(folder, "lines.txt", &text)?;
     // All in memory, and its result to a pipe: no file of its own takes part in the limit on its memory.
@@ -257,7 +257,7 @@ fn gcc(folder: &Path, functions: u32, times_at_most: f64) -> Result<Result<Ready
 
 /// Functions that call each other: the compiler keeps all of them until it has seen the last.
 fn many_functions(count: u32) -> String {
-    let mut random = XorShift::seeded(3);
+    let mut random = Random::seeded(3);
     let mut text = String::from("struct node { struct node *next; long key; double weight; };\n\n");
     let mut some = |limit: usize| random.below(limit) + 3;
     for nth in 0..count {

@@ -7,11 +7,11 @@ use super::Options;
 use super::programs::Programs;
 use crate::masu::Masu;
 use crate::pairs::median;
-use crate::random::XorShift;
 use crate::report::{Report, Unit};
 use crate::session::Session;
 use crate::table::Table;
 use crate::tracker::Tracker;
+use units::spread::Random;
 
 /// Pages of 4 KiB in a MiB.
 const PAGES_PER_MIB: u64 = 256;
@@ -78,11 +78,11 @@ fn series(session: &Session, masu: &Masu, programs: &Programs, terms: Terms, wan
     let pages = memory_mib * PAGES_PER_MIB;
     // Half of them: nearly all continuously touched pages are seen in every scan.
     program.enable(pages / 2, (period_ms, if is_steady { period_ms } else { 0 }), session)?;
-    let mut random = XorShift::seeded(memory_mib);
+    let mut random = Random::seeded(memory_mib);
     let mut heard = Vec::new();
     for _ in 0..wanted {
         // Longer than two observations take, and at no fixed time within one.
-        let quiet_ms = 3 * period_ms + if is_steady { 0 } else { LOOKED_ON_MS } + random.next_u64() % period_ms;
+        let quiet_ms = 3 * period_ms + if is_steady { 0 } else { LOOKED_ON_MS } + random.number() % period_ms;
         program.ask(&format!("idle {quiet_ms}"), session)?;
         let reply = program.ask(&format!("touch {pages}"), session)?;
         let one = Heard {

@@ -1,6 +1,6 @@
 //! Expected contents of each page, as far as the program itself can know.
 
-use bench::random::scramble;
+use units::spread::spread;
 
 /// The content of one page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,7 +17,7 @@ impl Content {
     /// The `nth` word of the pattern.
     pub const fn pattern(number: u64, nth: usize) -> u64 {
         // Never zero in practice, and another value in every word, so that a shifted page shows.
-        scramble(number).wrapping_add((nth as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15))
+        spread(number).wrapping_add((nth as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15))
     }
 
     /// Whether `found` is allowed in the `nth` word.

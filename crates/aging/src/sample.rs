@@ -10,6 +10,8 @@
 
 use std::ops::Range;
 
+use units::spread::Random;
+
 /// Consecutive frames in one read.
 pub const BLOCK_FRAMES: u64 = 8;
 
@@ -48,14 +50,14 @@ pub fn picks(first: u64, count: u64, design: Design) -> impl Iterator<Item = Pic
     let one_in = design.one_in.max(1);
     // For a full scan, blocks are as long as one read may be.
     let stretch = BLOCK_FRAMES.saturating_mul(if one_in == 1 { 64 } else { one_in });
-    let mut state = design.seed;
+    let mut random = Random::seeded(design.seed);
     (0..count.div_ceil(stretch)).map(move |number| {
         let begin = number * stretch;
         let frames = stretch.min(count - begin);
         if one_in == 1 {
             return Pick { first: first + begin, count: frames, stands_for: frames };
         }
-        let block = chance(&mut state) % frames.div_ceil(BLOCK_FRAMES) * BLOCK_FRAMES;
+        let block = random.number() % frames.div_ceil(BLOCK_FRAMES) * BLOCK_FRAMES;
         Pick { first: first + begin + block, count: BLOCK_FRAMES.min(frames - block), stands_for: frames }
     })
 }
@@ -63,20 +65,11 @@ pub fn picks(first: u64, count: u64, design: Design) -> impl Iterator<Item = Pic
 /// Frames to read of several ranges, in order, each with its own random sequence. The same design reads the same
 /// frames.
 pub fn picks_of_all(ranges: &[Range<u64>], design: Design) -> impl Iterator<Item = Pick> {
-    let mut state = design.seed;
+    let mut random = Random::seeded(design.seed);
     ranges.iter().flat_map(move |range| {
-        let seed = chance(&mut state);
+        let seed = random.number();
         picks(range.start, range.end.saturating_sub(range.start), Design { seed, ..design })
     })
-}
-
-/// SplitMix64 (Steele, Lea and Flood 2014): even enough to place a block in a stretch.
-fn chance(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut mixed = *state;
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
 }
 
 /// Estimate of a sum over all frames from a sample.
@@ -161,8 +154,8 @@ mod tests {
 
     #[test]
     fn memory_strewn_at_random_is_known_as_well_as_chance_allows() {
-        let mut state = 1;
-        let strewn: Vec<bool> = (0..1 << 20).map(|_| chance(&mut state) >> 63 == 1).collect();
+        let mut random = Random::seeded(1);
+        let strewn: Vec<bool> = (0..1 << 20).map(|_| random.number() >> 63 == 1).collect();
         // 16,384 frames are read: half of 2^20, give or take 2^20 · 1.96 · √(¼ / 16,384) = 8,028.
         let sum = estimate(&strewn, Design { one_in: 64, seed: 7 });
         assert!((sum.frames() - count(&strewn)).abs() < 2.0 * sum.bound(), "{sum:?}");

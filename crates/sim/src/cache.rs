@@ -15,7 +15,6 @@ pub mod frames;
 pub mod machine;
 mod private;
 pub mod program;
-pub mod random;
 pub mod refill;
 pub mod report;
 pub mod run;

@@ -10,6 +10,7 @@ pub mod cast;
 mod fraction;
 mod rate;
 pub mod renamed;
+pub mod spread;
 mod ways;
 
 pub use address::{Address, AddressRange, BadRange, PAGES_PER_WINDOW, PageSize, Window};

@@ -15,6 +15,7 @@ use contract::track::wire::{Answer, MOST_BYTES, Request, SHORT_BYTES};
 use linux::message_socket::Connection;
 use linux::thp;
 use rustix::process::Signal;
+use units::spread::Random;
 
 use super::command::{masu, said};
 use super::llc_run::{Place, by_pid, config, strings};
@@ -41,7 +42,7 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
 /// Moments that differ from run to run, and can be had again.
 struct Moments {
     seed: u64,
-    state: u64,
+    random: Random,
     left: u64,
 }
 
@@ -52,16 +53,12 @@ impl Moments {
         let seed = variable("LIVE_SEED")?.unwrap_or(u64::from(clock));
         let left = variable("LIVE_KILLS")?.unwrap_or(6);
         println!("{test}: {left} kills, LIVE_SEED={seed}");
-        Ok(Moments { seed, state: seed, left })
+        Ok(Moments { seed, random: Random::seeded(seed), left })
     }
 
-    /// Up to `most`, by splitmix64.
+    /// Up to `most`.
     fn next_up_to(&mut self, most: Duration) -> Duration {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.state;
-        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        Duration::from_nanos((word ^ (word >> 31)) % u64::try_from(most.as_nanos()).unwrap_or(u64::MAX))
+        Duration::from_nanos(self.random.number() % u64::try_from(most.as_nanos()).unwrap_or(u64::MAX))
     }
 
     /// Starts the command again and again, and kills it within `most`. After each kill and a new start of masu, the

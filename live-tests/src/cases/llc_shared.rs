@@ -17,6 +17,7 @@ use llc::shared::observe::Observer;
 use rustix::process::Signal;
 use serde_json::Value;
 use units::Address;
+use units::spread::Random;
 
 use super::command::{json, masu, said, start};
 use super::programs::{Running, TIME_LIMIT};
@@ -290,18 +291,6 @@ fn process_vm_readv_parts_what_it_reads(_: &Host) -> Outcome {
     Ok(())
 }
 
-/// Pseudo-random numbers, the same in every run.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % end
-    }
-}
-
 fn index_of(observer: &Observer, pids: &[Pid]) -> Frames {
     let of = |index: &Index| -> Frames {
         let frames = index.frames();
@@ -328,14 +317,14 @@ fn look_after_look_finds_what_a_first_look_and_the_tables_find(_: &Host) -> Outc
     let new = || Observer::new(By::Uid, BTreeSet::new());
     let mut observer = new()?;
     let mut forks = Vec::new();
-    let mut dice = Dice(0x5eed);
+    let mut random = Random::seeded(0x5eed);
     let mut unchanged = 0;
     for round in 0..ROUNDS {
-        let which = usize::try_from(dice.below(3))?;
-        let first = dice.below(PAGES - 8);
+        let which = random.below(3);
+        let first = random.number() % (PAGES - 8);
         let (process, heap) = &mut targets[which];
         let part = heap.pages(first, first + 8);
-        match dice.below(9) {
+        match random.below(9) {
             0 => process.write(part, 6 + round)?,
             1 => process.write(part, 5)?, // to be merged again
             2 => process.advise(part, libc::MADV_DONTNEED)?,

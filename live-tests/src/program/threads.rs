@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use contract::status_page;
+use units::spread::Random;
 
 use super::Wrong;
 use super::memory::{HUGE, MIB, Memory, PAGE, PRIVATE, READ_WRITE};
@@ -18,7 +19,7 @@ pub(super) fn churn(threads: u64, seconds: u64) -> Result<(), Wrong> {
         .map(|number| {
             let (over, rounds) = (Arc::clone(&over), Arc::clone(&rounds));
             std::thread::spawn(move || {
-                let mut random = Random(number + 1);
+                let mut random = Random::seeded(number);
                 while !over.load(Relaxed) {
                     one_round(&mut random).map_err(|error| error.to_string())?;
                     rounds.fetch_add(1, Relaxed);
@@ -59,17 +60,8 @@ pub(super) fn churn(threads: u64, seconds: u64) -> Result<(), Wrong> {
     Ok(())
 }
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        usize::try_from(self.0 >> 33).unwrap_or(0) % end
-    }
-}
-
 fn one_round(random: &mut Random) -> Result<(), Wrong> {
-    let seed = random.0 >> 50;
+    let seed = random.number() >> 50;
     let pages = |random: &mut Random| (1 + random.below(1500)) * PAGE;
     let mut memory = Memory::map(pages(random), READ_WRITE, PRIVATE)?;
     memory.fill(seed, 16);

@@ -11,6 +11,8 @@ use rustix::fs::{Mode, OFlags, ftruncate, open};
 use rustix::io::Errno;
 use rustix::mm::{self, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
 
+use units::spread::Random;
+
 use super::orders::{Answer, Backing, Part, Protection, pattern};
 
 const WINDOW: u64 = 2 << 20;
@@ -191,20 +193,14 @@ pub(super) fn offer_all() -> Result<(), Errno> {
 pub(super) fn time_loads(part: Part) -> Result<u64, Errno> {
     use std::arch::x86_64::{_mm_lfence, _mm_mfence, _rdtsc};
     let mut pages: Vec<u64> = part.pages().collect();
-    let mut dice = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut below = |end: usize| {
-        dice ^= dice << 13;
-        dice ^= dice >> 7;
-        dice ^= dice << 17;
-        length(dice % end as u64)
-    };
-    (1..pages.len()).rev().for_each(|last| pages.swap(last, below(last + 1)));
+    let mut random = Random::seeded(0);
+    random.shuffle(&mut pages);
     // The translations are there before the clock runs.
     pages.iter().for_each(|&page| read_page(page));
     let mut times = Vec::with_capacity(pages.len());
     for page in pages {
         // Not close to the first line, which is near now.
-        let word = word_at(page + (4 + below(56)) as u64 * 64);
+        let word = word_at(page + (4 + random.below(56)) as u64 * 64);
         // SAFETY: every x86-64 has the fences and the clock, and they touch no memory; the word is one that the test maps, as in `read_page`.
         times.push(unsafe {
             _mm_mfence();

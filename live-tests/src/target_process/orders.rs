@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use units::AddressRange;
+use units::spread::spread;
 
 /// Backing of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -113,11 +114,7 @@ pub(crate) enum Answer {
 
 /// Value of the word at `address` after `Write`. Neighbouring words, pages and seeds give unrelated values.
 pub(crate) fn pattern(part: Part, seed: u64, address: u64) -> u64 {
-    // The finaliser of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA 2014).
-    let mut z = (address - part.origin).wrapping_add(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
+    spread((address - part.origin) ^ spread(seed))
 }
 
 #[cfg(test)]

@@ -10,9 +10,9 @@ use units::Bytes;
 
 use crate::aging::residency::{Kept, drop_all, read_only, resident};
 use crate::mapping::PAGE_BYTES;
-use crate::random::XorShift;
 use crate::stop::Stop;
 use crate::workload::place;
+use units::spread::Random;
 
 /// Sizes of small files, and of large ones.
 const SMALL_BYTES: Range<u64> = 4 << 10..256 << 10;
@@ -49,15 +49,15 @@ impl Tree {
     /// # Errors
     /// When they cannot be written, or we are interrupted.
     pub fn write(root: &Path, bytes: Bytes, seed: u64, stop: &Stop) -> Result<Tree> {
-        let mut random = XorShift::seeded(seed);
+        let mut random = Random::seeded(seed);
         let mut some = vec![0u8; 1 << 20];
-        some.fill_with(|| random.next_u64().to_le_bytes()[0]);
+        some.fill_with(|| random.number().to_le_bytes()[0]);
         let mut files = Vec::new();
         for (nth, bytes) in sizes(bytes.0, &mut random).into_iter().enumerate() {
             stop.check()?;
             let path = PathBuf::from(format!("{:03}/{nth:05}", nth / IN_A_FOLDER));
             // No two files are alike, so that one taken for another is found.
-            some[..8].copy_from_slice(&random.next_u64().to_le_bytes());
+            some[..8].copy_from_slice(&random.number().to_le_bytes());
             write(&root.join(&path), bytes, &some)?;
             files.push(One { path, bytes, cached: choose(place(bytes).div_ceil(PAGE_BYTES), &mut random) });
         }
@@ -128,7 +128,7 @@ pub fn kept(before: &Cached, after: &Cached) -> Kept {
 }
 
 /// Sizes of files that come to `total`, the last of them cut to fit: most are small, most bytes are in large ones.
-fn sizes(total: u64, random: &mut XorShift) -> Vec<u64> {
+fn sizes(total: u64, random: &mut Random) -> Vec<u64> {
     let (mut sizes, mut left) = (Vec::new(), total);
     while left > 0 {
         let range = if random.below(LARGE_ONE_OF) == 0 { LARGE_BYTES } else { SMALL_BYTES };
@@ -141,19 +141,19 @@ fn sizes(total: u64, random: &mut XorShift) -> Vec<u64> {
 
 /// A size of the range, as likely to be between 8 and 16 KiB as between 16 and 32.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it lies in the range")]
-fn between(range: &Range<u64>, random: &mut XorShift) -> u64 {
+fn between(range: &Range<u64>, random: &mut Random) -> u64 {
     let (low, high) = (range.start as f64, range.end as f64);
-    (low * (high / low).powf(random.unit())) as u64
+    (low * (high / low).powf(random.fraction())) as u64
 }
 
 /// Chooses the cached ranges of a file of `pages` pages: none in half of the files, all in a quarter, up to four
 /// stretches in the others.
-fn choose(pages: usize, random: &mut XorShift) -> Vec<Range<usize>> {
+fn choose(pages: usize, random: &mut Random) -> Vec<Range<usize>> {
     match random.below(4) {
         0 | 1 => Vec::new(),
         2 => vec![Range { start: 0, end: pages }],
         _ => {
-            let stretch = |random: &mut XorShift| {
+            let stretch = |random: &mut Random| {
                 let start = random.below(pages);
                 start..(start + 1 + random.below(pages / 4 + 1)).min(pages)
             };
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn a_gib_is_some_thousand_files_from_small_to_large() {
-        let sizes = sizes(1 << 30, &mut XorShift::seeded(1));
+        let sizes = sizes(1 << 30, &mut Random::seeded(1));
         assert_eq!(sizes.iter().sum::<u64>(), 1 << 30);
         assert!((1500..6000).contains(&sizes.len()), "{}", sizes.len());
         assert!(sizes.iter().all(|bytes| *bytes <= LARGE_BYTES.end) && sizes.iter().any(|bytes| *bytes > 8 << 20));
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn half_of_the_files_are_not_cached_and_ranges_lie_inside() {
-        let mut random = XorShift::seeded(2);
+        let mut random = Random::seeded(2);
         let chosen: Vec<Vec<Range<usize>>> = (0..4000).map(|nth| choose(1 + nth % 50, &mut random)).collect();
         let without = chosen.iter().filter(|ranges| ranges.is_empty()).count();
         assert!((1900..2100).contains(&without), "{without}");

@@ -16,9 +16,9 @@ use crate::cgroup::MemoryCgroup;
 use crate::children::OwnChild;
 use crate::launch::Program;
 use crate::place::Place;
-use crate::random::XorShift;
 use crate::session::Session;
 use crate::superpages::tools::{Missing, on_path};
+use units::spread::Random;
 
 const FILE_BYTES: usize = 64 << 10;
 
@@ -45,9 +45,9 @@ impl Site {
         let write = || -> std::io::Result<()> {
             fs::create_dir_all(site.data())?;
             fs::create_dir_all(folder.join("own"))?;
-            let (mut random, mut some) = (XorShift::seeded(1), vec![0; FILE_BYTES]);
+            let (mut random, mut some) = (Random::seeded(1), vec![0; FILE_BYTES]);
             for nth in 0..site.files {
-                some[..8].copy_from_slice(&random.next_u64().to_le_bytes());
+                some[..8].copy_from_slice(&random.number().to_le_bytes());
                 fs::write(site.data().join(format!("{nth:05}")), &some)?;
             }
             Ok(())

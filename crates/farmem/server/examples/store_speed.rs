@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use farmem::store::{self, GetRun, Home, Opening, PutRun, Store, url::StoreUrl};
+use units::spread::Random;
 
 const PAGES: u64 = 64 << 8;
 const FOR: Duration = Duration::from_secs(1);
@@ -39,15 +40,12 @@ fn get(store: &dyn Store, home: Home, pages: usize) -> Result<(), store::Error> 
 }
 
 fn measure(verb: &str, unit_pages: usize, threads: u64, call: impl Fn(Home) -> Result<(), store::Error> + Sync) {
-    let one = |mut random: u64| {
+    let one = |seed: u64| {
+        let mut random = Random::seeded(seed);
         let mut took = Vec::new();
         let begun = Instant::now();
         while begun.elapsed() < FOR {
-            // xorshift64
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            let page = random % (PAGES / unit_pages as u64) * unit_pages as u64;
+            let page = random.number() % (PAGES / unit_pages as u64) * unit_pages as u64;
             let at = Instant::now();
             if let Err(error) = call(Home { layer: 0, page }) {
                 panic!("{error}");
@@ -57,7 +55,7 @@ fn measure(verb: &str, unit_pages: usize, threads: u64, call: impl Fn(Home) -> R
         took
     };
     let mut took: Vec<Duration> = std::thread::scope(|scope| {
-        let running: Vec<_> = (1..=threads).map(|seed| scope.spawn(move || one(seed * 0x9e37_79b9))).collect();
+        let running: Vec<_> = (1..=threads).map(|seed| scope.spawn(move || one(seed))).collect();
         running.into_iter().flat_map(|thread| thread.join().unwrap_or_default()).collect()
     });
     took.sort();

@@ -199,16 +199,10 @@ mod tests {
         let first = lines.as_ptr().cast::<u8>();
         let flusher = Flusher::of_this_processor().unwrap();
         // One line of each page, and pages in an order that no prefetcher guesses.
-        let mut dice = 0x9e37_79b9_7f4a_7c15_u64;
-        let mut below = |end: usize| {
-            dice ^= dice << 13;
-            dice ^= dice >> 7;
-            dice ^= dice << 17;
-            usize::try_from(dice % end as u64).unwrap()
-        };
+        let mut random = units::spread::Random::seeded(0);
         let mut median = || {
             let times = (0..PAGES).map(|_| {
-                let word = &raw const lines[below(PAGES) * EACH + below(EACH)].0[0];
+                let word = &raw const lines[random.below(PAGES) * EACH + random.below(EACH)].0[0];
                 // SAFETY: a word of `lines`, which lives.
                 unsafe { time_load(word).unwrap() }
             });

@@ -1,5 +1,7 @@
 //! Synthetic programs, as sequences of touched pages. Arrays are scaled down with their proportions kept.
 
+use units::spread::{spread, within};
+
 /// Next step of a program.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Step {
@@ -44,16 +46,13 @@ pub(super) fn named(part: &str) -> Vec<Program> {
     all().into_iter().filter(|program| program.name.to_lowercase().contains(&part)).collect()
 }
 
-/// Sequence of pseudo-random numbers: 1, 2, 3, …, each with its bits spread as in splitmix64.
-pub(super) struct Random(pub(super) u64);
+/// Sequence of pseudo-random numbers: 1, 2, 3, …, each spread. The recorded results depend on it.
+pub(super) struct Sequence(pub(super) u64);
 
-impl Random {
-    pub(super) fn below(&mut self, n: u32) -> u32 {
-        self.0 = self.0.wrapping_add(1);
-        let z = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((u128::from(z ^ (z >> 31)) * u128::from(n)) >> 64) as u32
+impl Sequence {
+    pub(super) fn below(&mut self, end: u32) -> u32 {
+        self.0 += 1;
+        within(spread(self.0), end as usize) as u32
     }
 }
 
@@ -211,7 +210,7 @@ fn gups() -> Program {
     const PAGES: u32 = 8192;
     let steps = |sink: Sink<'_>| {
         fill(PAGES, 1, sink);
-        let mut random = Random(7);
+        let mut random = Sequence(7);
         sink(Step::Begin(0));
         for n in 0..200_000 {
             if n % 20_000 == 0 && n > 0 {
@@ -231,7 +230,7 @@ fn merge_sort() -> Program {
     const SLICES: u32 = 8;
     let steps = |sink: Sink<'_>| {
         fill(HALF * 2, 1, sink);
-        let mut random = Random(9);
+        let mut random = Sequence(9);
         let (mut from, mut to) = (0, HALF);
         let mut run = 128;
         sink(Step::Begin(0));
@@ -271,7 +270,7 @@ fn sparse() -> Program {
     let steps = move |sink: Sink<'_>| {
         fill(pages, 1, sink);
         let page = |byte: u64| (byte / 4096) as u32;
-        let mut random = Random(11);
+        let mut random = Sequence(11);
         for _ in 0..5 {
             sink(Step::Begin(0));
             for row in 0..ROWS {
@@ -296,7 +295,7 @@ fn chase() -> Program {
     const PAGES: u32 = 8192;
     let steps = |sink: Sink<'_>| {
         fill(PAGES, 1, sink);
-        let mut random = Random(13);
+        let mut random = Sequence(13);
         sink(Step::Begin(0));
         for n in 0..400_000 {
             if n % 40_000 == 0 && n > 0 {

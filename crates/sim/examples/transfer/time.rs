@@ -7,7 +7,7 @@ use std::time::Instant;
 use farmem_engine::policy::Run;
 use farmem_engine::policy::site::{Fault, Kind, Limits, Sites};
 
-use crate::programs::Random;
+use crate::programs::Sequence;
 
 const AREA: Run = Run { first_page: 1 << 20, pages: 1 << 20 };
 
@@ -26,7 +26,7 @@ const FAULTS: u64 = 1_000_000;
 /// Nanoseconds of [`Sites::on_fault`], for three sites with different fault patterns.
 pub(super) fn decisions(out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "{:<12}{:>12}", "faults", "ns a fault")?;
-    let mut random = Random(0);
+    let mut random = Sequence(0);
     decision("in order", |n| n, out)?;
     decision("in steps", |n| n * 1000, out)?;
     decision("all over", |_| u64::from(random.below(AREA.pages)), out)

@@ -1,8 +1,8 @@
 //! Physical memory: the frames of programs and shared sets. Pure.
 
 use units::Pages;
+use units::spread::Random;
 
-use super::random::Random;
 use super::set_associative::Line;
 
 /// Lines per page.
@@ -42,7 +42,7 @@ impl Memory {
         let count = u32::try_from(pages.0).unwrap_or(u32::MAX).min(Frame::COUNT);
         let mut free: Vec<u32> = (0..count).rev().collect();
         if scattered {
-            Random::new(seed, 0).shuffle(&mut free);
+            Random::for_purpose(seed, 0).shuffle(&mut free);
         }
         Memory { free, beyond: count }
     }

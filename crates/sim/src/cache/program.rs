@@ -11,8 +11,9 @@
 //! A program has phases, one after the other and then from the first again. A phase has parts, each a pattern over an
 //! area; each access draws a part by weight. A pattern continues at its position, also in the next round of phases.
 
+use units::spread::Random;
+
 use super::frames::{Frame, PAGE_LINES};
-use super::random::Random;
 use super::set_associative::Line;
 
 /// Area of a part: a list of pages, or consecutive pages.
@@ -64,7 +65,7 @@ impl Pattern {
     /// Random cyclic order of this number of lines.
     pub fn chase(lines: u32, seed: u64) -> Pattern {
         let mut order: Vec<u32> = (0..lines).collect();
-        Random::new(seed, 1).shuffle(&mut order);
+        Random::for_purpose(seed, 1).shuffle(&mut order);
         Pattern::Chase(order)
     }
 }
@@ -142,7 +143,7 @@ impl Part {
                 let Pattern::Chase(order) = &self.pattern else { return self.area.line(0) };
                 order[place]
             }
-            Pattern::Random => random.below(self.lines),
+            Pattern::Random => random.below_u32(self.lines),
             Pattern::Zipf(quantiles) => quantiles.pick(random, self.lines),
         };
         self.area.line(nth)
@@ -232,7 +233,7 @@ mod tests {
     }
 
     fn taken(parts: Vec<(f64, Part)>, count: usize) -> Vec<u32> {
-        let mut program = Synthetic::new(vec![Phase::new(u64::MAX, parts)], Random::new(1, 2));
+        let mut program = Synthetic::new(vec![Phase::new(u64::MAX, parts)], Random::for_purpose(1, 2));
         (0..count).map(|_| program.next_line().0).collect()
     }
 
@@ -263,7 +264,7 @@ mod tests {
             let area = Area::Row { first: Frame(first), lines: 64 };
             Phase::new(accesses, vec![(1.0, Part::new(Pattern::Cyclic, area, 0.0))])
         };
-        let mut program = Synthetic::new(vec![phase(0, 2), phase(1, 1)], Random::new(1, 2));
+        let mut program = Synthetic::new(vec![phase(0, 2), phase(1, 1)], Random::for_purpose(1, 2));
         let lines: Vec<u32> = (0..7).map(|_| program.next_line().0).collect();
         assert_eq!(lines, [0, 1, 64, 2, 3, 65, 4]);
     }

@@ -5,12 +5,12 @@
 
 use std::path::PathBuf;
 
+use units::spread::Random;
 use units::{Bytes, Fraction, Pages, WayMask, Ways};
 
 use super::frames::{Frame, Memory};
 use super::machine::Build;
 use super::program::{Area, Part, Pattern, Phase, Quantiles, Synthetic};
-use super::random::Random;
 use super::refill::Settings;
 use super::set_associative::{LINE, Line};
 use super::trace::Traced;
@@ -358,7 +358,7 @@ impl Own<'_> {
                     }
                     ready.push(Phase::new(phase.accesses, parts));
                 }
-                let synthetic = Synthetic::new(ready, Random::new(self.seed, 2));
+                let synthetic = Synthetic::new(ready, Random::for_purpose(self.seed, 2));
                 Ok(Running::Synthetic(Box::new(synthetic), self.program.instructions_per_access))
             }
             Source::Trace { file, starts } => {

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use farmem::store::{Error, GetRun, Home, PAGE_BYTES, PutRun, Span, Store};
+use units::spread::Random;
 
-use super::{contents, get, put, random};
+use super::{contents, get, put};
 
 type Demand = (&'static str, fn(&dyn Store));
 
@@ -149,13 +150,13 @@ fn any_sequence_does_what_a_map_would_do(store: &dyn Store) {
 
 /// Random calls on some pages of a layer, each answer compared with a map.
 pub fn run_against_a_map(store: &dyn Store, layer: u32, first: u64, pages: u64, calls: u64) {
-    let mut state = 0x1234_5678_9abc_def1 ^ first;
+    let mut random = Random::seeded(first);
     let mut known: BTreeMap<u64, u64> = BTreeMap::new();
     for version in 1..=calls {
-        let page = first + random(&mut state) % pages;
-        let run = 1 + random(&mut state) % (first + pages - page).min(40);
+        let page = first + random.number() % pages;
+        let run = 1 + random.number() % (first + pages - page).min(40);
         let home = Home { layer, page };
-        match random(&mut state) % 10 {
+        match random.number() % 10 {
             0 => {
                 // A forget does not wait for an unreachable store: the pages that it still has are not requested again.
                 let forgotten = store.forget(&[Span { home, pages: run }]);

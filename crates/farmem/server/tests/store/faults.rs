@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 
 use farmem::store::retry::{Patience, Patient};
 use farmem::store::{Error, PutRun, Store};
+use units::spread::Random;
 
 use super::proxy::{Fate, Gate, Proxy};
 use super::servers::Server;
-use super::{Said, conformance, contents, get, home, open, put, random};
+use super::{Said, conformance, contents, get, home, open, put};
 
 fn patient(store: Arc<dyn Store>, limit: Option<Duration>) -> (Patient, Said) {
     let said = Said::default();
@@ -21,10 +22,10 @@ fn connections_that_are_cut_anywhere_change_no_byte() {
     let Some(server) = Server::start(&[]) else { return };
     let proxy = Proxy::start(server.port, |_| Fate::default());
     let (store, _) = open(&format!("{}?timeout=2s", proxy.url())).unwrap();
-    let mut state = 77;
+    let mut random = Random::seeded(77);
     proxy.choose(move |_| {
-        let after = Some(usize::try_from(random(&mut state) % 150_000).unwrap());
-        if random(&mut state).is_multiple_of(2) {
+        let after = Some(usize::try_from(random.number() % 150_000).unwrap());
+        if random.number().is_multiple_of(2) {
             Fate { cut_up: after, ..Fate::default() }
         } else {
             Fate { cut_down: after, ..Fate::default() }
@@ -45,14 +46,12 @@ fn connections_that_are_cut_anywhere_change_no_byte() {
 fn an_answer_that_is_garbled_is_a_failure_or_another_page_and_never_the_end() {
     let Some(server) = Server::start(&[]) else { return };
     let (good, _) = open(&server.url()).unwrap();
-    let mut state = 5;
+    let mut random = Random::seeded(5);
     // Most of an answer is pages, whose checksums are the caller's; most of the rest is in the first bytes.
     let proxy = Proxy::start(server.port, |_| Fate::default());
     let (store, _) = open(&format!("{}?timeout=100ms", proxy.url())).unwrap();
-    proxy.choose(move |_| Fate {
-        garbled_at: Some(usize::try_from(random(&mut state) % 400).unwrap()),
-        ..Fate::default()
-    });
+    proxy
+        .choose(move |_| Fate { garbled_at: Some(usize::try_from(random.number() % 400).unwrap()), ..Fate::default() });
     let (mut failed, mut answered) = (0, 0);
     for version in 0..150 {
         // Each on a connection of its own.

@@ -85,14 +85,6 @@ fn get(store: &dyn Store, home: Home) -> Result<Vec<u8>, Error> {
     Ok(bytes)
 }
 
-/// The next number of a sequence without a pattern (xorshift64).
-fn random(state: &mut u64) -> u64 {
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    *state
-}
-
 /// Prints that a test is skipped, with the reason; fails where no test may be.
 fn skip(what: &str, why: &str) {
     assert!(std::env::var("LIVE_REQUIRE").as_deref() != Ok("all"), "LIVE_REQUIRE=all, but {what}: {why}");
