@@ -5,8 +5,7 @@
 //! - `backup`: page cache before and after a backup;
 //! - `served`: request latency while a large copy runs;
 //! - `writers`: the LRU-split paper's throughput of many writers, as the memory grows;
-//! - `running`, `residency`, `swappiness`: a running masu, the residency of files in the page cache, and a setting of
-//!   the host.
+//! - `running`, `residency`: a running masu, and the residency of files in the page cache.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -30,7 +29,6 @@ pub mod idle_service;
 pub mod residency;
 pub mod running;
 pub mod served;
-pub mod swappiness;
 pub mod writers;
 
 /// Folder for files that are written and read: on a disk, unlike `/tmp` on many hosts.

@@ -126,7 +126,7 @@ impl MemoryCgroup {
             Version::Two => "memory.current",
         };
         let usage = self.read(usage)?.trim().parse().context("the usage of a cgroup is not a number")?;
-        Ok(Charged { usage: Bytes(usage), unmapped_files: unmapped_files(&self.read("memory.stat")?, self.version) })
+        Ok(Charged { usage: Bytes(usage), unmapped_files: unmapped_files(&self.read("memory.stat")?, self.version)? })
     }
 
     /// The processes in it.
@@ -198,16 +198,17 @@ fn offers(version: Version, root: &Path) -> bool {
 }
 
 /// Reads the text of `memory.stat`.
-fn unmapped_files(stat: &str, version: Version) -> Bytes {
+fn unmapped_files(stat: &str, version: Version) -> Result<Bytes> {
     let (all, mapped) = match version {
         Version::One => ("total_cache", "total_mapped_file"),
         Version::Two => ("file", "file_mapped"),
     };
     let number = |name: &str| {
         let mut lines = stat.lines().filter_map(|line| line.split_once(' '));
-        Bytes(lines.find(|(key, _)| *key == name).and_then(|(_, number)| number.trim().parse().ok()).unwrap_or(0))
+        let line = lines.find(|(key, _)| *key == name).with_context(|| format!("memory.stat has no {name}"))?;
+        Ok::<_, anyhow::Error>(Bytes(line.1.trim().parse().with_context(|| format!("memory.stat: {name}"))?))
     };
-    number(all).saturating_sub(number(mapped))
+    Ok(number(all)?.saturating_sub(number(mapped)?))
 }
 
 #[cfg(test)]
@@ -236,10 +237,10 @@ mod tests {
     #[test]
     fn pages_of_files_that_nobody_maps_are_told_apart() {
         let one = "cache 9\ntotal_cache 8192\ntotal_rss 5\ntotal_mapped_file 4096\n";
-        assert_eq!(unmapped_files(one, Version::One), Bytes(4096));
+        assert_eq!(unmapped_files(one, Version::One).unwrap(), Bytes(4096));
         let two = "anon 5\nfile 12288\nkernel 3\nfile_mapped 4096\n";
-        assert_eq!(unmapped_files(two, Version::Two), Bytes(8192));
-        assert_eq!(unmapped_files("", Version::Two), Bytes(0));
+        assert_eq!(unmapped_files(two, Version::Two).unwrap(), Bytes(8192));
+        assert_eq!(unmapped_files("", Version::Two).unwrap_err().to_string(), "memory.stat has no file");
     }
 
     #[test]

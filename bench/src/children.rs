@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group, set_parent_process_death_signal};
+use units::cast::fits;
 
 use crate::place::{Place, Processors};
 use crate::stop::Stop;
@@ -263,7 +264,7 @@ fn usage_at_end(pid: u32) -> io::Result<Option<Usage>> {
         return Ok(None);
     }
     let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
-    let count = |number: libc::c_long| u64::try_from(number).unwrap_or(0);
+    let count = |number: libc::c_long| fits::<_, u64>(number);
     Ok(Some(Usage {
         user_s: seconds(usage.ru_utime),
         system_s: seconds(usage.ru_stime),

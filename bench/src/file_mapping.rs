@@ -9,9 +9,9 @@ use std::io;
 use std::ptr;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
+use units::cast::index;
 
 use crate::mapping::PAGE_BYTES;
-use crate::workload::place;
 
 /// A whole file, shared, read only. Unmapped when dropped.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ impl FileMapping {
     /// # Errors
     /// When the kernel refuses; an empty file cannot be mapped.
     pub fn of(file: &File) -> io::Result<FileMapping> {
-        let bytes = place(file.metadata()?.len());
+        let bytes = index(file.metadata()?.len());
         // SAFETY: no address is asked for, so the kernel picks one that nothing else uses.
         let start = unsafe { rustix::mm::mmap(ptr::null_mut(), bytes, ProtFlags::READ, MapFlags::SHARED, file, 0) }?;
         Ok(FileMapping { start, bytes })

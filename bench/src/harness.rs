@@ -2,7 +2,7 @@
 //!
 //! A benchmark declares its arguments, its conditions, one function that measures once, and its metrics:
 //!
-//! ```ignore
+//! ```text
 //! choices! {
 //!     /// Protection of the service's pages.
 //!     pub enum Way {

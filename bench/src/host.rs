@@ -45,8 +45,8 @@ impl Host {
             kernel: text("/proc/sys/kernel/osrelease").trim().into(),
             thp_enabled: setting("enabled"),
             thp_defrag: setting("defrag"),
-            memory_bytes: amount(&memory, "MemTotal"),
-            swap_bytes: amount(&memory, "SwapTotal"),
+            memory_bytes: amount(&memory, "MemTotal").unwrap_or_default(),
+            swap_bytes: amount(&memory, "SwapTotal").unwrap_or_default(),
             load: text("/proc/loadavg").split_whitespace().next().and_then(|n| n.parse().ok()).unwrap_or(0.0),
         }
     }
@@ -78,7 +78,7 @@ impl fmt::Display for Host {
 
 /// Memory that programs could take now without pushing anything out; 0 when it cannot be read.
 pub fn available() -> Bytes {
-    amount(&fs::read_to_string("/proc/meminfo").unwrap_or_default(), "MemAvailable")
+    amount(&fs::read_to_string("/proc/meminfo").unwrap_or_default(), "MemAvailable").unwrap_or_default()
 }
 
 /// Huge pages of private memory that all programs have now.
@@ -127,11 +127,10 @@ impl VmCounters {
     }
 }
 
-/// The amount that a line such as `MemTotal:  24573144 kB` names; 0 when there is none.
-pub fn amount(text: &str, name: &str) -> Bytes {
+/// The amount that a line such as `MemTotal:  24573144 kB` names.
+pub fn amount(text: &str, name: &str) -> Option<Bytes> {
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-    let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse().ok());
-    Bytes::kib(kib.unwrap_or(0))
+    line?.split_whitespace().next()?.parse().ok().map(Bytes::kib)
 }
 
 #[cfg(test)]
@@ -141,8 +140,8 @@ mod tests {
     #[test]
     fn amounts_are_found_by_their_whole_name() {
         let text = "MemTotalX:  1 kB\nMemTotal:    24573144 kB\nSwapTotal: 0 kB\n";
-        assert_eq!(amount(text, "MemTotal"), Bytes::kib(24_573_144));
-        assert_eq!(amount(text, "MemFree"), Bytes(0));
+        assert_eq!(amount(text, "MemTotal"), Some(Bytes::kib(24_573_144)));
+        assert_eq!(amount(text, "MemFree"), None);
     }
 
     #[test]

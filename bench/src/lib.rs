@@ -5,7 +5,7 @@
 //!
 //! - `harness`: conditions, measurement in turns, metrics; its head shows a whole benchmark;
 //! - `pairs`, `table`, `plot`, `report`: from samples to a verdict, without I/O until the last step;
-//! - `host`, `warm_up`, `thp`, `place`, `stop`: the machine, and restoring its state;
+//! - `host`, `warm_up`, `setting`, `thp`, `place`, `stop`: the machine, and restoring its state;
 //! - `children`, `workload`, `masu`, `tracker`, `process`: the programs that are run and watched;
 //! - `launch`, `side_by_side`: one program with its huge pages got in several ways;
 //! - `llc`: shared lines in the cache, and the simulator's cache;
@@ -40,6 +40,7 @@ pub mod remote;
 pub mod report;
 pub mod scan;
 pub mod session;
+pub mod setting;
 pub mod side_by_side;
 pub mod sparse;
 pub mod stacks;

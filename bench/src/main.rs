@@ -31,66 +31,82 @@ struct Arguments {
     bench: Bench,
 }
 
-#[derive(Subcommand)]
-enum Bench {
+/// Declares the subcommands, each with the module that runs it.
+macro_rules! benches {
+    ($($(#[$help:meta])* $Name:ident: $($module:ident)::+;)*) => {
+        #[derive(Subcommand)]
+        enum Bench {
+            $($(#[$help])* $Name($($module)::+::Options),)*
+            /// All except demo and llc-guests, one after the other, as published
+            All,
+        }
+
+        fn one(session: &Session, bench: &Bench) -> Result<()> {
+            match bench {
+                $(Bench::$Name(options) => $($module)::+::run(session, options),)*
+                Bench::All => all(session),
+            }
+        }
+    };
+}
+
+benches! {
     /// Redis GET: throughput, memory, latency and time to settle
-    Redis(redis::Options),
+    Redis: redis;
     /// The HPS paper's micro-benchmark, over rounds
-    Paper(paper::Options),
+    Paper: paper;
     /// A heap of mostly empty, cold windows
-    Sparse(sparse::Options),
+    Sparse: sparse;
     /// Precision and recall against known hot pages
-    KnownHotSet(known_hot_set::Options),
+    KnownHotSet: known_hot_set;
     /// Cost of reading and clearing the accessed bits
-    Scan(scan::Options),
+    Scan: scan;
     /// Cost of a settled masu
-    IdleCost(idle_cost::Options),
+    IdleCost: idle_cost;
     /// A program that checks its own memory under masu
-    Torture(torture::Options),
+    Torture: torture;
     /// The Super Page paper's matrix transposition, over dimensions
-    Transpose(transpose::Options),
+    Transpose: transpose;
     /// Programs with much memory, on huge pages of several sources
-    Superpages(superpages::Options),
+    Superpages: superpages;
     /// Cost of `masu run`: per start and per call
-    Startup(startup::Options),
+    Startup: startup;
     /// Memory of a program with many threads
-    Stacks(stacks::Options),
+    Stacks: stacks;
     /// Far memory: programs with less memory than data
-    Remote(remote::Options),
+    Remote: remote;
     /// Far memory: cost of one page fault
-    RemoteFault(remote::fault::Options),
+    RemoteFault: remote::fault;
     /// Far memory: a program that checks each byte, with a twentieth of its memory and new seeds until the time is over
-    RemoteTorture(remote::torture::Options),
+    RemoteTorture: remote::torture;
     /// memcached that moves hot items together: throughput, memory, latency
-    Memcached(memcached::Options),
+    Memcached: memcached;
     /// Cooperating programs: delay of a notification, cost of observing, cost without a tracker
-    Track(track::Options),
+    Track: track;
     /// Cost and error of the census
-    Census(census::Options),
+    Census: census;
     /// Cost of finding the sharers of merged pages
-    LlcIndex(llc::index::Options),
+    LlcIndex: llc::index;
     /// Cost of bringing the lines of merged pages into the last-level cache, and its effect on the loads of others
-    LlcRefill(llc::refill::Options),
+    LlcRefill: llc::refill;
     /// Mixes of programs under every policy for the last-level cache, simulated
-    LlcMixes(llc::mixes::Options),
+    LlcMixes: llc::mixes;
     /// Virtual machines of one kernel: merged pages found by masu, beside the kernel's count
-    LlcGuests(llc::guests::Options),
+    LlcGuests: llc::guests;
     /// The CAT-and-KSM paper's figure, simulated: two programs with a partition each and half of their array shared
-    LlcFigure(llc::figure::Options),
+    LlcFigure: llc::figure;
     /// Speed of the cache simulator, beside pycachesim
-    LlcSpeed(llc::speed::Options),
+    LlcSpeed: llc::speed;
     /// Pages of an idle service in memory after a stream
-    IdleService(idle_service::Options),
+    IdleService: idle_service;
     /// Page cache after tar and rsync
-    Backup(backup::Options),
+    Backup: backup;
     /// Latency of nginx and PostgreSQL during the copy of a large file
-    Served(served::Options),
+    Served: served;
     /// The LRU-split paper's many writers, as their memory grows
-    Writers(writers::Options),
+    Writers: writers;
     /// Two minutes with Redis, in one table
-    Demo(demo::Options),
-    /// All except demo and llc-guests, one after the other, as published
-    All,
+    Demo: demo;
 }
 
 /// Benchmarks of `all`: hours on a small machine, most of them the paper's 400 rounds.
@@ -154,40 +170,6 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> Result<()> {
     let session = Session::begin(arguments.masu.clone(), arguments.save, !arguments.no_warm_up)?;
     one(&session, &arguments.bench)
-}
-
-fn one(session: &Session, bench: &Bench) -> Result<()> {
-    match bench {
-        Bench::Redis(options) => redis::run(session, options),
-        Bench::Paper(options) => paper::run(session, options),
-        Bench::Sparse(options) => sparse::run(session, options),
-        Bench::KnownHotSet(options) => known_hot_set::run(session, options),
-        Bench::Scan(options) => scan::run(session, options),
-        Bench::IdleCost(options) => idle_cost::run(session, options),
-        Bench::Torture(options) => torture::run(session, options),
-        Bench::Transpose(options) => transpose::run(session, options),
-        Bench::Superpages(options) => superpages::run(session, options),
-        Bench::Startup(options) => startup::run(session, options),
-        Bench::Stacks(options) => stacks::run(session, options),
-        Bench::Remote(options) => remote::run(session, options),
-        Bench::RemoteFault(options) => remote::fault::run(session, options),
-        Bench::RemoteTorture(options) => remote::torture::run(session, options),
-        Bench::Census(options) => census::run(session, options),
-        Bench::LlcIndex(options) => llc::index::run(session, options),
-        Bench::LlcRefill(options) => llc::refill::run(session, options),
-        Bench::LlcGuests(options) => llc::guests::run(session, options),
-        Bench::LlcMixes(options) => llc::mixes::run(session, options),
-        Bench::LlcFigure(options) => llc::figure::run(session, options),
-        Bench::LlcSpeed(options) => llc::speed::run(session, options),
-        Bench::IdleService(options) => idle_service::run(session, options),
-        Bench::Backup(options) => backup::run(session, options),
-        Bench::Served(options) => served::run(session, options),
-        Bench::Writers(options) => writers::run(session, options),
-        Bench::Memcached(options) => memcached::run(session, options),
-        Bench::Track(options) => track::run(session, options),
-        Bench::Demo(options) => demo::run(session, options),
-        Bench::All => all(session),
-    }
 }
 
 /// Runs all, also when one fails, and names the failed ones at the end.

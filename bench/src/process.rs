@@ -26,7 +26,8 @@ pub struct Resident {
 /// When the process is gone or is not ours.
 pub fn resident(pid: u32) -> Result<Resident> {
     let text = read(pid, "smaps_rollup")?;
-    Ok(Resident { rss_bytes: amount(&text, "Rss"), anon_huge_bytes: amount(&text, "AnonHugePages") })
+    let said = |name| amount(&text, name).with_context(|| format!("/proc/{pid}/smaps_rollup has no {name}"));
+    Ok(Resident { rss_bytes: said("Rss")?, anon_huge_bytes: said("AnonHugePages")? })
 }
 
 /// Resident memory of process `pid` from the kernel's counters: cheap, and off by up to some hundred KiB.
@@ -34,7 +35,7 @@ pub fn resident(pid: u32) -> Result<Resident> {
 /// # Errors
 /// When the process is gone or is not ours.
 pub fn rss_counted(pid: u32) -> Result<Bytes> {
-    Ok(amount(&read(pid, "status")?, "VmRSS"))
+    amount(&read(pid, "status")?, "VmRSS").with_context(|| format!("/proc/{pid}/status has no VmRSS"))
 }
 
 /// As [`rss_counted`], with the pages of the hugetlb pool, which the kernel does not count as resident.
@@ -45,12 +46,12 @@ pub fn memory_counted(pid: u32) -> Result<Bytes> {
     Ok(Bytes(rss_counted(pid)?.0 + hugetlb(pid)?.0))
 }
 
-/// Pages of the hugetlb pool that process `pid` has.
+/// Pages of the hugetlb pool that process `pid` has; none on a kernel without the pool.
 ///
 /// # Errors
 /// When the process is gone or is not ours.
 pub fn hugetlb(pid: u32) -> Result<Bytes> {
-    Ok(amount(&read(pid, "status")?, "HugetlbPages"))
+    Ok(amount(&read(pid, "status")?, "HugetlbPages").unwrap_or_default())
 }
 
 /// Processor time of process `pid` up to now, in its current threads, to the nanosecond.

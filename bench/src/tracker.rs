@@ -10,6 +10,7 @@ use rustix::process::Signal;
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::Value;
 use tempfile::TempDir;
+use units::cast::fits;
 
 use crate::children::OwnChild;
 use crate::masu::Masu;
@@ -155,7 +156,7 @@ pub fn socket_in(folder: &Path) -> PathBuf {
 /// The clock of `CLOCK_MONOTONIC`, which programs of ours stamp by, too.
 pub fn monotonic_ns() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);
-    u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
+    fits::<_, u64>(time.tv_sec) * 1_000_000_000 + fits::<_, u64>(time.tv_nsec)
 }
 
 #[cfg(test)]

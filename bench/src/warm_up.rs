@@ -10,6 +10,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use units::cast::index;
 use units::{Bytes, PageSize};
 
 use crate::host;
@@ -43,7 +44,7 @@ pub fn run(limit: Bytes, stop: &Stop) -> Result<WarmUp> {
 
 fn touch(bytes: Bytes, with_huge_pages: bool, stop: &Stop) -> Result<Duration> {
     let begun = Instant::now();
-    let length = usize::try_from(bytes.0).unwrap_or(0);
+    let length = index(bytes.0);
     if length < WINDOW_BYTES {
         return Ok(Duration::ZERO);
     }
@@ -113,7 +114,7 @@ impl Reservoir {
             if host::available() < LEAVE {
                 break;
             }
-            let mut piece = Mapping::anonymous(usize::try_from(PIECE.0).unwrap_or(0))?;
+            let mut piece = Mapping::anonymous(index(PIECE.0))?;
             piece.want_huge_pages(with_huge_pages)?;
             piece.words().iter_mut().step_by(PAGE_BYTES / 8).for_each(|word| *word = 1);
             pieces.push(piece);

@@ -174,12 +174,6 @@ pub fn run(name: &str, body: impl FnOnce() -> Result<()>) -> std::process::ExitC
     }
 }
 
-/// A position in memory, from a number that is kept in 64 bits everywhere.
-#[expect(clippy::cast_possible_truncation, reason = "masu runs on 64-bit machines only")]
-pub const fn place(at: u64) -> usize {
-    at as usize
-}
-
 /// The time that a command such as `run 2000` names, in milliseconds.
 ///
 /// # Errors

@@ -10,6 +10,7 @@ use anyhow::{Result, ensure};
 use bench::workload;
 use clap::Parser;
 use units::Bytes;
+use units::cast::index;
 
 #[derive(Parser)]
 struct Arguments {
@@ -33,7 +34,7 @@ fn main() -> ExitCode {
 
 fn run(arguments: &Arguments) -> Result<()> {
     ensure!(arguments.size >= Bytes::kib(4), "--size {}: expected 4 KiB or more", arguments.size);
-    let count = 1 << usize::try_from(arguments.size.0 / size_of::<Line>() as u64)?.ilog2();
+    let count = 1 << index(arguments.size.0 / size_of::<Line>() as u64).ilog2();
     let lines = circle(count);
     let begun = Instant::now();
     let checksum = chase(&lines, count / 2);
@@ -54,7 +55,7 @@ fn circle(count: usize) -> Vec<Line> {
 fn chase(lines: &[Line], steps: usize) -> u64 {
     let (mut at, mut sum) = (0, 0u64);
     for _ in 0..steps {
-        at = lines[workload::place(at)].next;
+        at = lines[index(at)].next;
         sum = sum.rotate_left(1) ^ at;
     }
     sum
@@ -71,8 +72,8 @@ mod tests {
             let mut seen = vec![false; count];
             let mut at = 0;
             for _ in 0..count {
-                assert!(!std::mem::replace(&mut seen[workload::place(at)], true));
-                at = lines[workload::place(at)].next;
+                assert!(!std::mem::replace(&mut seen[index(at)], true));
+                at = lines[index(at)].next;
             }
             assert!(at == 0 && seen.iter().all(|seen| *seen));
         }

@@ -12,9 +12,10 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use bench::workload::{self, place};
+use bench::workload;
 use clap::Parser;
 use units::Bytes;
+use units::cast::index;
 use units::spread::{Random, spread};
 
 #[derive(Parser)]
@@ -92,8 +93,8 @@ impl Graph {
             (0..=bits).map(|ones| all * 0.75f64.powf(f64::from(bits - ones)) * 0.25f64.powf(f64::from(ones))).collect();
         let inverse = inverse_of(0x9E37_79B1);
         let mut random = Random::seeded(1);
-        let mut begins = Vec::with_capacity(place(count) + 1);
-        let mut ends = Vec::with_capacity(place(count * DEGREE));
+        let mut begins = Vec::with_capacity(index(count) + 1);
+        let mut ends = Vec::with_capacity(index(count * DEGREE));
         for vertex in 0..=mask(bits) {
             begins.push(ends.len() as u64);
             let old = vertex.wrapping_mul(inverse) & mask(bits);
@@ -110,7 +111,7 @@ impl Graph {
 
     fn edges(&self, vertex: u32) -> &[u32] {
         let at = vertex as usize;
-        &self.ends[place(self.begins[at])..place(self.begins[at + 1])]
+        &self.ends[index(self.begins[at])..index(self.begins[at + 1])]
     }
 
     /// Distance of each vertex from `first`, in edges.

@@ -10,6 +10,7 @@ use anyhow::{Result, ensure};
 use bench::workload;
 use clap::Parser;
 use units::Bytes;
+use units::cast::index;
 use units::spread::{Random, spread, within};
 
 #[derive(Parser)]
@@ -25,7 +26,7 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<()> {
-    let words = usize::try_from(arguments.size.0 / 8)?;
+    let words = index(arguments.size.0 / 8);
     ensure!(words > 0, "--size {}: expected 8 bytes or more", arguments.size);
     let mut table: Vec<u64> = (0..words as u64).collect();
     let begun = Instant::now();

@@ -10,6 +10,7 @@ use anyhow::{Result, ensure};
 use bench::workload;
 use clap::Parser;
 use units::Bytes;
+use units::cast::index;
 use units::spread::{spread, within};
 
 #[derive(Parser)]
@@ -36,7 +37,7 @@ fn main() -> ExitCode {
 
 fn run(arguments: &Arguments) -> Result<()> {
     ensure!(arguments.size >= Bytes::kib(4), "--size {}: expected 4 KiB or more", arguments.size);
-    let slots = 1 << usize::try_from(arguments.size.0 / BYTES_PER_SLOT)?.ilog2();
+    let slots = 1 << index(arguments.size.0 / BYTES_PER_SLOT).ilog2();
     let rows = slots as u64 / 2;
     let inner = table(rows, 0);
     let outer = table(rows, rows / 2);

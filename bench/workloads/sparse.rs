@@ -12,6 +12,7 @@ use bench::mapping::{Mapping, WINDOW_BYTES, WORDS_PER_PAGE};
 use bench::random::permutation;
 use bench::workload;
 use clap::Parser;
+use units::cast::index;
 use units::spread::{Random, within};
 
 #[derive(Parser)]
@@ -45,7 +46,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     let mut windows = permutation(arguments.windows, &mut random);
     let dense_count = (u64::from(arguments.windows) * u64::from(arguments.dense_percent)).div_ceil(100);
     ensure!(dense_count > 0, "--windows 0: expected at least 1");
-    let sparse = windows.split_off(usize::try_from(dense_count)?);
+    let sparse = windows.split_off(index(dense_count));
     let mut mapping = Mapping::anonymous(arguments.windows as usize * WINDOW_BYTES).context("cannot map memory")?;
     touch_sparse(mapping.words(), &sparse, arguments.sparse_pages, &mut random);
     touch_dense(mapping.words(), &windows, &mut random);

@@ -12,6 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 use bench::{host, workload};
 use clap::Parser;
 use units::Bytes;
+use units::cast::index;
 
 #[derive(Parser)]
 struct Arguments {
@@ -38,7 +39,7 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<()> {
-    let (stack, touch) = (usize::try_from(arguments.stack.0)?, usize::try_from(arguments.touch.0)?);
+    let (stack, touch) = (index(arguments.stack.0), index(arguments.touch.0));
     ensure!(touch + (64 << 10) <= stack, "--touch {}: expected 64 KiB less than --stack at most", arguments.touch);
     let mut threads = 0;
     while threads < arguments.threads && host::available() > LEAVE {

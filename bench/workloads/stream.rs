@@ -12,6 +12,7 @@ use anyhow::{Context, Result, ensure};
 use bench::workload;
 use clap::Parser;
 use units::Bytes;
+use units::cast::index;
 
 #[derive(Parser)]
 struct Arguments {
@@ -65,7 +66,7 @@ fn run(arguments: &Arguments) -> Result<()> {
 fn write(path: &Path, bytes: u64, buffer: &[u8]) -> std::io::Result<()> {
     let (mut file, mut left) = (File::create(path)?, bytes);
     while left > 0 {
-        let part = workload::place(left).min(buffer.len());
+        let part = index(left).min(buffer.len());
         file.write_all(&buffer[..part])?;
         left -= part as u64;
     }

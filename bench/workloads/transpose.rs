@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use bench::workload;
 use clap::Parser;
+use units::cast::saturated;
 use units::spread::spread;
 
 #[derive(Parser)]
@@ -85,7 +86,7 @@ fn measure(dim: usize, cell: Duration, mut once: impl FnMut()) -> f64 {
     let begun = Instant::now();
     once(); // not counted: it fills the caches
     let first = begun.elapsed().max(Duration::from_nanos(100));
-    let iterations = u32::try_from((cell / REPEATS).as_nanos() / first.as_nanos()).unwrap_or(u32::MAX).max(1);
+    let iterations = saturated::<_, u32>((cell / REPEATS).as_nanos() / first.as_nanos()).max(1);
     let timed = (0..REPEATS).map(|_| {
         let begun = Instant::now();
         (0..iterations).for_each(|_| once());

@@ -13,7 +13,6 @@ use units::Bytes;
 
 use super::residency::drop_all;
 use super::running::{Cost, Running};
-use super::swappiness::Swappiness;
 use crate::cgroup::MemoryCgroup;
 use crate::children::OwnChild;
 use crate::choices;
@@ -23,6 +22,7 @@ use crate::masu::Masu;
 use crate::place::Place;
 use crate::report::{Report, Target, Unit};
 use crate::session::Session;
+use crate::setting::Setting;
 use crate::workload::Workload;
 
 /// Arguments of `masu-bench idle-service`.
@@ -127,15 +127,17 @@ enum Protection {
     None,
     Masu(Running),
     Vmtouch { _child: OwnChild },
-    Setting { _held: Swappiness },
+    Setting { _swappiness: Setting },
 }
 
 impl Bench<'_> {
     fn one(&self, way: Way) -> Result<Run> {
         drop_all(&self.mapped)?;
+        // A cgroup that is made meanwhile starts with this value, in both versions of cgroups.
+        let swappiness = Path::new("/proc/sys/vm/swappiness");
         let setting = match way {
-            Way::Swappiness0 => Some(Swappiness::set(0)?),
-            Way::Swappiness200 => Some(Swappiness::set(200)?),
+            Way::Swappiness0 => Some(Setting::set(swappiness, "0")?),
+            Way::Swappiness200 => Some(Setting::set(swappiness, "200")?),
             _ => None,
         };
         let group = MemoryCgroup::make()?;
@@ -148,7 +150,7 @@ impl Bench<'_> {
         let mut stream =
             self.start(&group, "workload-stream", stream.into_iter().chain([reads]).chain(file).collect())?;
         let protection = match setting {
-            Some(held) => Protection::Setting { _held: held },
+            Some(setting) => Protection::Setting { _swappiness: setting },
             None => self.protect(way, &group)?,
         };
         let stop = &self.session.stop;

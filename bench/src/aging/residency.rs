@@ -56,7 +56,7 @@ pub fn read_only(path: &Path, first: usize, end: usize) -> Result<()> {
         let mut some = vec![0; 64 * PAGE_BYTES];
         let (mut at, end) = ((first * PAGE_BYTES) as u64, (end * PAGE_BYTES) as u64);
         while at < end {
-            let wanted = crate::workload::place(end - at).min(some.len());
+            let wanted = units::cast::index(end - at).min(some.len());
             match file.read_at(&mut some[..wanted], at)? {
                 0 => break,
                 read => at += read as u64,

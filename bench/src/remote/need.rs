@@ -121,7 +121,7 @@ fn paged_of(smaps: &str) -> Bytes {
             let path = words.next().unwrap_or_default();
             counts = inode == Some("0") && (path.is_empty() || path == "[heap]" || path.starts_with("[anon"));
         } else if counts && first == "Anonymous:" {
-            sum += amount(line, "Anonymous");
+            sum += amount(line, "Anonymous").unwrap_or_default();
         }
     }
     sum

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use units::Bytes;
+use units::cast::index;
 
 use crate::aging::residency::{Kept, drop_all, read_only, resident};
 use crate::mapping::PAGE_BYTES;
 use crate::stop::Stop;
-use crate::workload::place;
 use units::spread::Random;
 
 /// Sizes of small files, and of large ones.
@@ -59,7 +59,7 @@ impl Tree {
             // No two files are alike, so that one taken for another is found.
             some[..8].copy_from_slice(&random.number().to_le_bytes());
             write(&root.join(&path), bytes, &some)?;
-            files.push(One { path, bytes, cached: choose(place(bytes).div_ceil(PAGE_BYTES), &mut random) });
+            files.push(One { path, bytes, cached: choose(index(bytes).div_ceil(PAGE_BYTES), &mut random) });
         }
         Ok(Tree { root: root.to_owned(), files })
     }
@@ -167,7 +167,7 @@ fn write(path: &Path, bytes: u64, some: &[u8]) -> Result<()> {
         path.parent().map_or(Ok(()), fs::create_dir_all)?;
         let (mut file, mut left) = (File::create(path)?, bytes);
         while left > 0 {
-            let part = place(left).min(some.len());
+            let part = index(left).min(some.len());
             file.write_all(&some[..part])?;
             left -= part as u64;
         }
