@@ -41,7 +41,7 @@ pub fn promote(program: &dyn Program, window: Window, budget_left: Bytes) -> Res
     if before.huge {
         return Ok(Promoted::Already);
     }
-    if let Some(why) = obstacle(before, budget_left, program.cgroup_room()) {
+    if let Some(why) = obstacle(before, budget_left, program.cgroup_headroom()) {
         return Ok(Promoted::No(why));
     }
     match program.advise(window.range(), Advice::Collapse) {
@@ -70,12 +70,12 @@ pub fn foresee(program: &dyn Program, window: Window) -> Result<Option<Refusal>,
     if state.huge {
         return Ok(None);
     }
-    let obstacle = obstacle(state, PageSize::Huge.bytes(), program.cgroup_room());
+    let obstacle = obstacle(state, PageSize::Huge.bytes(), program.cgroup_headroom());
     Ok(obstacle.or_else(|| program.forbids(window).then_some(Refusal::Forbidden)))
 }
 
 /// Obstacle to promoting a window in this state.
-fn obstacle(state: WindowState, budget_left: Bytes, cgroup_room: Option<Bytes>) -> Option<Refusal> {
+fn obstacle(state: WindowState, budget_left: Bytes, cgroup_headroom: Option<Bytes>) -> Option<Refusal> {
     if state.resident == Pages(0) {
         return Some(Refusal::NotResident);
     }
@@ -96,7 +96,7 @@ fn obstacle(state: WindowState, budget_left: Bytes, cgroup_room: Option<Bytes>) 
         return Some(Refusal::OverBudget);
     }
     // For a moment the old pages and the huge one are both charged.
-    cgroup_room.filter(|room| *room < PageSize::Huge.bytes()).map(|_| Refusal::CgroupLimit)
+    cgroup_headroom.filter(|room| *room < PageSize::Huge.bytes()).map(|_| Refusal::CgroupLimit)
 }
 
 /// Clears the accessed bit of a huge window with a TLB flush, so that the next access is sure to set it.
@@ -201,7 +201,7 @@ pub struct Made {
 pub fn promote_full(program: &dyn Program, windows: &[Window], rest: &mut dyn FnMut(Duration)) -> Result<Made, Error> {
     let mut made = Made::default();
     for window in windows {
-        program.make_ready();
+        program.preallocate();
         let begun = Instant::now();
         let outcome = promote(program, *window, Bytes(0))?;
         match outcome {
@@ -214,7 +214,7 @@ pub fn promote_full(program: &dyn Program, windows: &[Window], rest: &mut dyn Fn
         }
         rest(begun.elapsed());
     }
-    program.rest();
+    program.free_preallocated();
     Ok(made)
 }
 

@@ -7,11 +7,11 @@ use linux::maps::Mapping;
 use units::{Pages, Rate, Window};
 
 use crate::Refusal;
-use crate::policy::{Evidence, HugeView, Seen, Settings, WindowView, hot_pages_needed};
+use crate::policy::{Evidence, HugeView, Observation, Settings, WindowView, hot_pages_needed};
 
 /// State of a window from earlier rounds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Known {
+pub struct HugeWindow {
     /// State at its promotion by masu; `None` for a window that was huge already.
     pub before: Option<Before>,
     /// Rounds without an access since it is huge.
@@ -22,17 +22,17 @@ pub struct Known {
     /// masu: it is left as it is.
     pub left_alone: bool,
     /// Times that masu gave it back before it promoted it again.
-    pub given_back: u32,
+    pub times_split: u32,
 }
 
-impl Known {
+impl HugeWindow {
     /// View for the policy.
     pub fn view(&self) -> HugeView {
         HugeView {
             resident_before: self.before.map(|before| before.resident),
             idle_rounds: self.idle_rounds,
             probed: self.probed,
-            given_back: self.given_back,
+            times_split: self.times_split,
         }
     }
 }
@@ -47,7 +47,7 @@ pub struct Before {
     /// Page walks per second.
     pub walks: Rate,
     /// Length of its observation.
-    pub seen: Seen,
+    pub observation: Observation,
 }
 
 /// The windows of one scan.
@@ -60,7 +60,7 @@ pub struct Observed {
 }
 
 /// Joins an access map with the mappings of the same moment. Windows without any mapping are left out.
-pub fn observe(map: &AccessMap, mappings: &[Mapping], known: &BTreeMap<Window, Known>, s: Settings) -> Observed {
+pub fn observe(map: &AccessMap, mappings: &[Mapping], known: &BTreeMap<Window, HugeWindow>, s: Settings) -> Observed {
     let mut observed = Observed::default();
     let mut ahead = mappings;
     for heat in &map.windows {
@@ -94,7 +94,7 @@ fn eligible(mapping: &Mapping, heat: &WindowHeat) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn view(map: &AccessMap, heat: &WindowHeat, known: Option<&Known>, s: Settings) -> WindowView {
+fn view(map: &AccessMap, heat: &WindowHeat, known: Option<&HugeWindow>, s: Settings) -> WindowView {
     let present = Pages(u64::from(heat.present.count()));
     // Residency carries no information on use: a resident page counts as used.
     let (hot, walks) = match map.backend {
@@ -102,18 +102,18 @@ fn view(map: &AccessMap, heat: &WindowHeat, known: Option<&Known>, s: Settings) 
         _ => map.heat(heat, s.hot_rate),
     };
     let huge = heat.huge.then(|| known.copied().unwrap_or_default().view());
-    WindowView { window: heat.window, hot, resident: present, walks, huge, wish: None }
+    WindowView { window: heat.window, hot, resident: present, walks, huge, preference: None }
 }
 
 /// The windows as they were before masu promoted any: the input of the what-if table.
-pub fn before_promotion(windows: &[WindowView], known: &BTreeMap<Window, Known>) -> Vec<Evidence> {
+pub fn before_promotion(windows: &[WindowView], known: &BTreeMap<Window, HugeWindow>) -> Vec<Evidence> {
     windows
         .iter()
         .map(|view| match known.get(&view.window).and_then(|known| known.before) {
-            Some(Before { hot, resident, walks, seen }) if view.huge.is_some() => {
-                Evidence { view: WindowView { hot, resident, walks, huge: None, ..*view }, seen }
+            Some(Before { hot, resident, walks, observation }) if view.huge.is_some() => {
+                Evidence { view: WindowView { hot, resident, walks, huge: None, ..*view }, observation }
             }
-            _ => Evidence { view: *view, seen: Seen::Whole },
+            _ => Evidence { view: *view, observation: Observation::Whole },
         })
         .collect()
 }
@@ -173,15 +173,24 @@ mod tests {
 
     #[test]
     fn the_what_if_table_sees_promoted_windows_as_they_were() {
-        let before =
-            Before { hot: Pages(130), resident: Pages(200), walks: Rate::per_second(9.0), seen: Seen::CutShort };
-        let known = BTreeMap::from([(Window(1), Known { before: Some(before), ..Known::default() })]);
+        let before = Before {
+            hot: Pages(130),
+            resident: Pages(200),
+            walks: Rate::per_second(9.0),
+            observation: Observation::CutShort,
+        };
+        let known = BTreeMap::from([(Window(1), HugeWindow { before: Some(before), ..HugeWindow::default() })]);
         let mut map = all_hot();
         map.windows.truncate(1);
         map.windows[0].huge = true;
         let observed = observe(&map, &mappings("200000-400000 rw-p 00000000 00:00 0 \n"), &known, PAPER);
         assert_eq!(observed.windows[0].huge.unwrap().resident_before, Some(Pages(200)));
-        let [Evidence { view, seen }] = before_promotion(&observed.windows, &known)[..] else { panic!("one window") };
-        assert_eq!((view.hot, view.resident, view.huge, seen), (Pages(130), Pages(200), None, Seen::CutShort));
+        let [Evidence { view, observation }] = before_promotion(&observed.windows, &known)[..] else {
+            panic!("one window")
+        };
+        assert_eq!(
+            (view.hot, view.resident, view.huge, observation),
+            (Pages(130), Pages(200), None, Observation::CutShort)
+        );
     }
 }

@@ -75,13 +75,13 @@ pub struct WindowView {
     /// State of a window that is already mapped by one entry.
     pub huge: Option<HugeView>,
     /// Decision of the program itself; `None` where the rule decides.
-    pub wish: Option<Wish>,
+    pub preference: Option<Preference>,
 }
 
 /// Preference of a cooperating program for a window (section 3.2: the kernel gives material for the decision, and
 /// takes no part in it).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wish {
+pub enum Preference {
     /// Make it huge, if memory and limits allow it.
     Promote,
     /// Leave it: the program may move its hot pages elsewhere.
@@ -98,7 +98,7 @@ pub struct HugeView {
     /// Its accessed bit was cleared with a flush at the end of the last round.
     pub probed: bool,
     /// Times that masu gave it back, and it deserved a huge page again.
-    pub given_back: u32,
+    pub times_split: u32,
 }
 
 /// Decision on a window.
@@ -150,7 +150,7 @@ pub struct Plan {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// All windows scanned.
-    pub seen: u64,
+    pub scanned: u64,
     /// With at least `hot_fraction` of their pages hot, including huge ones in use.
     pub hot: u64,
     /// Deserve a huge page, but the budget is spent.
@@ -193,7 +193,7 @@ pub fn decide(windows: &[WindowView], budget: Budget, s: Settings) -> Plan {
     let mut plan = Plan::default();
     let mut deserving: Vec<Promotion> = Vec::new();
     for view in windows {
-        plan.verdicts.seen += 1;
+        plan.verdicts.scanned += 1;
         plan.verdicts.hot += u64::from(is_hot(view, s));
         match judge(view, s) {
             Verdict::Promote => deserving.push(Promotion {
@@ -237,8 +237,8 @@ pub fn is_hot(view: &WindowView, s: Settings) -> bool {
 pub fn judge(view: &WindowView, s: Settings) -> Verdict {
     match view.huge {
         Some(huge) => judge_huge(huge, s),
-        None if view.resident > Pages(0) && view.wish == Some(Wish::Promote) => Verdict::Promote,
-        None if view.wish.is_some() => Verdict::Leave,
+        None if view.resident > Pages(0) && view.preference == Some(Preference::Promote) => Verdict::Promote,
+        None if view.preference.is_some() => Verdict::Leave,
         None if is_hot(view, s) => Verdict::Promote,
         None if view.resident > Pages(0) && view.hot > Pages(0) => Verdict::Compact,
         None => Verdict::Leave,
@@ -252,7 +252,7 @@ fn judge_huge(huge: HugeView, s: Settings) -> Verdict {
     match huge {
         HugeView { idle_rounds: 0, .. } => Verdict::Keep,
         HugeView { probed: true, .. } => Verdict::Demote,
-        HugeView { idle_rounds, .. } if idle_rounds >= patience(huge, s) => Verdict::Probe,
+        HugeView { idle_rounds, .. } if idle_rounds >= idle_rounds_needed(huge, s) => Verdict::Probe,
         _ => Verdict::Keep,
     }
 }
@@ -264,18 +264,18 @@ pub fn is_full(huge: HugeView) -> bool {
 
 /// Idle rounds before a window is probed. A window swept every few seconds is idle in most rounds. It would be
 /// promoted and given back without end: each give-back was too early, so the next one comes twice as late.
-fn patience(huge: HugeView, s: Settings) -> u32 {
+fn idle_rounds_needed(huge: HugeView, s: Settings) -> u32 {
     let thin = huge.resident_before.is_some_and(|before| before.0 < PAGES_PER_WINDOW as u64 / 2);
     let first = if thin { s.idle_rounds_thin } else { s.idle_rounds };
-    first.saturating_mul(1 << huge.given_back.min(6))
+    first.saturating_mul(1 << huge.times_split.min(6))
 }
 
 /// Whether a huge window is a candidate for being given back: from the second idle round on, later when it was given
 /// back too early before. A window swept every few seconds is idle in some rounds, and must not keep the program from
 /// settling.
-pub fn is_suspect(huge: HugeView, s: Settings) -> bool {
-    let half = patience(huge, s).div_ceil(2);
-    let from = if huge.given_back == 0 { half.min(2) } else { half + 1 };
+pub fn is_split_candidate(huge: HugeView, s: Settings) -> bool {
+    let half = idle_rounds_needed(huge, s).div_ceil(2);
+    let from = if huge.times_split == 0 { half.min(2) } else { half + 1 };
     !is_full(huge) && (huge.probed || huge.idle_rounds >= from.max(1))
 }
 
@@ -330,9 +330,9 @@ const UNDECIDED_OF_WANTED: u64 = 32;
 /// huge page. In addition, hardly a window is undecided, or the hot pages of those did not grow by a tenth in twice
 /// the time. Where pages are touched at random, all of them come in sight in time, a few at each scan: then a verdict
 /// on the first of them would depend on the length of the observation.
-pub fn is_steady(before: Option<Growth>, now: Growth, s: Settings) -> bool {
+pub fn is_steady(before: Option<Growth>, now: Growth) -> bool {
     let same_pages = |before: Growth| now.undecided_pages * 10 <= before.undecided_pages * 11;
-    before.is_some_and(|before| are_as_many_wanted(before, now, s) && (is_decided(now) || same_pages(before)))
+    before.is_some_and(|before| are_as_many_wanted(before, now) && (is_decided(now) || same_pages(before)))
 }
 
 /// Whether hardly a window has some hot pages and too few.
@@ -341,21 +341,32 @@ pub fn is_decided(now: Growth) -> bool {
 }
 
 /// Whether as many windows deserve a huge page as at the last scan, except for noise.
-pub fn are_as_many_wanted(before: Growth, now: Growth, s: Settings) -> bool {
-    is_noise(before.wanted.abs_diff(now.wanted), now.seen, s)
+pub fn are_as_many_wanted(before: Growth, now: Growth) -> bool {
+    is_noise(before.wanted.abs_diff(now.wanted), now.noise)
 }
 
 /// Values compared between one scan and the next.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Growth {
-    /// Windows scanned.
-    pub seen: u64,
+    /// Number of windows whose changes count as noise: [`noise`].
+    pub noise: f64,
     /// Windows that are huge by masu or deserve to be.
     pub wanted: u64,
     /// Windows with some hot pages, too few.
     pub undecided: u64,
     /// Hot pages of those.
     pub undecided_pages: u64,
+}
+
+impl std::iter::Sum for Growth {
+    fn sum<I: Iterator<Item = Growth>>(all: I) -> Growth {
+        all.fold(Growth::default(), |sum, one| Growth {
+            noise: sum.noise + one.noise,
+            wanted: sum.wanted + one.wanted,
+            undecided: sum.undecided + one.undecided,
+            undecided_pages: sum.undecided_pages + one.undecided_pages,
+        })
+    }
 }
 
 /// Result of another hot fraction.
@@ -379,7 +390,7 @@ pub const WHAT_IF: [NonZeroFraction; 4] = [
 
 /// Length of a window's observation before its promotion, if it was promoted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Seen {
+pub enum Observation {
     /// For the whole round.
     #[default]
     Whole,
@@ -395,28 +406,28 @@ pub struct Evidence {
     /// The window.
     pub view: WindowView,
     /// Length of its observation.
-    pub seen: Seen,
+    pub observation: Observation,
 }
 
 /// For each of [`WHAT_IF`], the huge windows and the added memory, from the same observation. A window that was huge
 /// before masu came stays so and adds nothing. Windows with an observation cut short count in the proportion of their
 /// controls; where there are no controls, they count as observed.
 pub fn what_if(evidence: &[Evidence]) -> [WhatIf; 4] {
-    let controls = evidence.iter().filter(|one| one.seen == Seen::Control).count() as u64;
+    let controls = evidence.iter().filter(|one| one.observation == Observation::Control).count() as u64;
     WHAT_IF.map(|hot_fraction| {
         let needed = hot_pages_needed(hot_fraction);
         let huge_already = |view: &WindowView| view.huge.is_some_and(|huge| huge.resident_before.is_none());
         let would = |view: &WindowView| view.resident > Pages(0) && view.hot >= needed;
         let (mut sure, mut cut_short) = ([0, 0], [0, 0]);
         let mut controls_that_would = 0;
-        for Evidence { view, seen } in evidence {
-            let (sum, added) = match seen {
+        for Evidence { view, observation } in evidence {
+            let (sum, added) = match observation {
                 _ if huge_already(view) => (&mut sure, Bytes(0)),
-                Seen::CutShort if controls > 0 => (&mut cut_short, cost(view.resident)),
+                Observation::CutShort if controls > 0 => (&mut cut_short, cost(view.resident)),
                 _ if !would(view) => continue,
                 _ => (&mut sure, cost(view.resident)),
             };
-            controls_that_would += u64::from(*seen == Seen::Control);
+            controls_that_would += u64::from(*observation == Observation::Control);
             sum[0] += 1;
             sum[1] += added.0;
         }
@@ -431,10 +442,15 @@ fn rounded_ratio(n: u64, of: u64, parts: u64) -> u64 {
     fits(exact)
 }
 
-/// Few enough windows not to count.
+/// Number of windows, out of `scanned`, whose changes count as noise.
 #[expect(clippy::cast_precision_loss, reason = "a ratio")]
-fn is_noise(some: u64, seen: u64, s: Settings) -> bool {
-    some as f64 <= seen as f64 * s.settle_noise.get()
+pub fn noise(scanned: u64, s: Settings) -> f64 {
+    scanned as f64 * s.settle_noise.get()
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a ratio")]
+fn is_noise(changed: u64, noise: f64) -> bool {
+    changed as f64 <= noise
 }
 
 /// Counter of rounds without a change.
@@ -444,9 +460,9 @@ pub struct Settling {
 }
 
 impl Settling {
-    /// Adds one round with `changed` of `seen` windows changed; true when the program has settled.
-    pub fn after_round(&mut self, changed: u64, seen: u64, s: Settings) -> bool {
-        self.quiet_rounds = if is_noise(changed, seen, s) { self.quiet_rounds.saturating_add(1) } else { 0 };
+    /// Adds one round with `changed` of `scanned` windows changed; true when the program has settled.
+    pub fn after_round(&mut self, changed: u64, scanned: u64, s: Settings) -> bool {
+        self.quiet_rounds = if is_noise(changed, noise(scanned, s)) { self.quiet_rounds.saturating_add(1) } else { 0 };
         self.quiet_rounds >= s.settle_rounds
     }
 }

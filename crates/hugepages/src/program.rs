@@ -4,7 +4,6 @@
 //! whose process ends half-way.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -42,10 +41,10 @@ pub trait Program {
 
     /// Preallocates the next promotion's huge page: found, and backed by the host, so that the program need not wait
     /// for that. May be slow; after a failure the promotion itself has to find the page.
-    fn make_ready(&self);
+    fn preallocate(&self);
 
-    /// Gives back an unused preallocated page.
-    fn rest(&self);
+    /// Frees an unused preallocated page.
+    fn free_preallocated(&self);
 
     /// Gives advice about a part of its memory.
     ///
@@ -66,7 +65,7 @@ pub trait Program {
     fn resident_exact(&self) -> Result<Bytes, Error>;
 
     /// Room below the limit of its memory cgroup; `None` without a limit.
-    fn cgroup_room(&self) -> Option<Bytes>;
+    fn cgroup_headroom(&self) -> Option<Bytes>;
 
     /// Whether the program used MADV_NOHUGEPAGE on the mapping around this window. Asked after a refusal, and in a
     /// dry run.
@@ -80,11 +79,11 @@ pub struct RunningProgram<F> {
     files: F,
     pidfd: OwnedFd,
     viewer: RefCell<Viewer>,
-    has_spare: Cell<bool>,
+    has_preallocated: Cell<bool>,
     /// Ranges with MADV_NOHUGEPAGE, and the end of their validity.
     unwanted: RefCell<Option<(Instant, Vec<AddressRange>)>>,
     /// Room of its memory cgroup, and the time of the reading.
-    room: Cell<Option<(Instant, Option<Bytes>)>>,
+    headroom: Cell<Option<(Instant, Option<Bytes>)>>,
 }
 
 /// Validity of one reading of a cgroup's room, if it found more than could be used up meanwhile. The room takes a
@@ -107,9 +106,9 @@ impl<F: KernelFiles> RunningProgram<F> {
             files,
             pidfd,
             viewer,
-            has_spare: Cell::default(),
+            has_preallocated: Cell::default(),
             unwanted: RefCell::default(),
-            room: Cell::default(),
+            headroom: Cell::default(),
         })
     }
 
@@ -155,21 +154,21 @@ impl<F: KernelFiles> Program for RunningProgram<F> {
         }
     }
 
-    fn make_ready(&self) {
-        if !self.has_spare.get() {
-            self.has_spare.set(preallocated_page::prepare(self.pid).is_ok());
+    fn preallocate(&self) {
+        if !self.has_preallocated.get() {
+            self.has_preallocated.set(preallocated_page::prepare(self.pid).is_ok());
         }
     }
 
-    fn rest(&self) {
-        if self.has_spare.replace(false) {
+    fn free_preallocated(&self) {
+        if self.has_preallocated.replace(false) {
             preallocated_page::release(self.pid);
         }
     }
 
     fn advise(&self, range: AddressRange, advice: Advice) -> Result<(), Errno> {
         if advice == Advice::Collapse {
-            self.has_spare.set(false);
+            self.has_preallocated.set(false);
         }
         let accepted = advise(self.pid, self.pidfd.as_fd(), &[range], advice)?;
         if accepted == range.bytes() { Ok(()) } else { Err(Errno::AGAIN) }
@@ -183,15 +182,15 @@ impl<F: KernelFiles> Program for RunningProgram<F> {
         Ok(smaps::rollup(&self.files, self.pid)?.rss)
     }
 
-    fn cgroup_room(&self) -> Option<Bytes> {
+    fn cgroup_headroom(&self) -> Option<Bytes> {
         let ample = |room: Option<Bytes>| room.is_none_or(|room| room >= AMPLE);
-        let last = self.room.get().filter(|(when, room)| when.elapsed() < READ_AGAIN_AFTER && ample(*room));
+        let last = self.headroom.get().filter(|(when, room)| when.elapsed() < READ_AGAIN_AFTER && ample(*room));
         if let Some((_, room)) = last {
             return room;
         }
         // A cgroup that cannot be read gives us no limit to respect; the kernel still enforces it.
         let room = cgroup::memory(&self.files, self.pid).ok().flatten().and_then(|memory| memory.headroom());
-        self.room.set(Some((Instant::now(), room)));
+        self.headroom.set(Some((Instant::now(), room)));
         room
     }
 
@@ -204,16 +203,5 @@ impl<F: KernelFiles> Program for RunningProgram<F> {
             *read = Some((Instant::now() + READ_AGAIN_AFTER.max(begun.elapsed() * 10), unwanted));
         }
         read.as_ref().is_some_and(|(_, ranges)| ranges.iter().any(|range| range.covers(window.range())))
-    }
-}
-
-/// Windows that a program forbade, cached so that smaps, which is slow, is read once for many refusals.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Forbidden(BTreeSet<Window>);
-
-impl Forbidden {
-    /// Asks the program once per window.
-    pub fn asks(&mut self, program: &dyn Program, window: Window) -> bool {
-        self.0.contains(&window) || (program.forbids(window) && self.0.insert(window))
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use units::NonZeroFraction;
 
-/// Settings of the pace.
+/// Settings of the rate limiter.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
     /// Largest fraction of the time inside promoting calls while they are quick.
@@ -41,7 +41,7 @@ pub const MEASURED: Settings = Settings {
     watch_every: (Duration::from_secs(10), Duration::from_secs(600)),
 };
 
-/// The pace of one run of calls.
+/// Rate of one run of calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RateLimiter {
     compacting_in_a_row: u32,
@@ -92,9 +92,9 @@ mod tests {
 
     #[test]
     fn compaction_in_a_row_doubles_the_pause_and_a_quick_call_forgets_it() {
-        let mut pace = RateLimiter::default();
+        let mut limiter = RateLimiter::default();
         let s = Settings { busy_fraction_slow: NonZeroFraction::ratio(1, 2), pause_max: ms(10_000), ..MEASURED };
-        let pauses = [30, 30, 30, 10, 30].map(|took| pace.pause_after(ms(took), s));
+        let pauses = [30, 30, 30, 10, 30].map(|took| limiter.pause_after(ms(took), s));
         assert_eq!(pauses, [ms(30), ms(60), ms(120), ms(10), ms(30)]);
     }
 
@@ -107,10 +107,10 @@ mod tests {
     proptest! {
         #[test]
         fn calls_never_take_more_than_their_part_until_the_longest_pause(took_us in 1u64..100_000, calls in 1usize..20) {
-            let mut pace = RateLimiter::default();
+            let mut limiter = RateLimiter::default();
             let took = Duration::from_micros(took_us);
             for _ in 0..calls {
-                let pause = pace.pause_after(took, MEASURED);
+                let pause = limiter.pause_after(took, MEASURED);
                 let part = took.as_secs_f64() / (took + pause).as_secs_f64();
                 prop_assert!(pause == MEASURED.pause_max || part <= MEASURED.busy_fraction.get() + 1e-6);
                 prop_assert!(pause <= MEASURED.pause_max);

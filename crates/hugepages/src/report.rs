@@ -118,7 +118,7 @@ pub struct WhatIf {
 impl Report {
     /// Report on `target` as it is now, when masu has used `cpu` of processor time.
     pub fn of(target: &Target, cpu: Duration, dry_run: bool) -> Report {
-        let planned = &target.plan.promote;
+        let planned = &target.plan().promote;
         let extra = if dry_run { planned.iter().map(|p| p.cost).sum() } else { target.extra_rss() };
         let cost = target.source().cost();
         let what_if = target.what_if().map(|answer| WhatIf {
@@ -126,6 +126,7 @@ impl Report {
             windows: answer.windows,
             extra_rss_bytes: answer.extra_rss,
         });
+        let (verdicts, totals) = (target.verdicts(), target.totals);
         let rss_after = target.rss_now();
         Report {
             pid: target.pid,
@@ -133,23 +134,23 @@ impl Report {
             backend: target.backend(),
             dry_run,
             ended: target.failure.is_none() && (target.phase == Phase::Ended || rss_after.is_none()),
-            settled: target.settled_at.is_some() && target.phase != Phase::Watching,
-            settled_s: target.settled_at.map(|at| at.as_secs_f64()),
-            windows_seen: target.plan.verdicts.seen,
-            windows_hot: target.plan.verdicts.hot,
-            windows_compactable: target.plan.verdicts.compact,
-            windows_promoted: if dry_run { planned.len() as u64 } else { target.promoted },
-            windows_demoted: target.demoted,
+            settled: totals.settled_at.is_some() && target.phase != Phase::Watching,
+            settled_s: totals.settled_at.map(|at| at.as_secs_f64()),
+            windows_seen: verdicts.scanned,
+            windows_hot: verdicts.hot,
+            windows_compactable: verdicts.compact,
+            windows_promoted: if dry_run { planned.len() as u64 } else { totals.promoted },
+            windows_demoted: totals.demoted,
             windows_refused: target.refused(),
-            rss_before_bytes: target.rss_before,
+            rss_before_bytes: totals.rss_before,
             rss_after_bytes: rss_after,
             extra_rss_bytes: extra,
-            extra_rss_fraction: (target.rss_before + extra).growth_over(target.rss_before),
-            returned_bytes: target.returned,
+            extra_rss_fraction: (totals.rss_before + extra).growth_over(totals.rss_before),
+            returned_bytes: totals.returned,
             scan_us_per_gib: cost.scan.us_per_gib(),
             clear_us_per_gib: cost.clear.us_per_gib(),
             cpu_s: cpu.as_secs_f64(),
-            execs: target.execs,
+            execs: totals.execs,
             plan: dry_run.then(|| runs(planned)),
             what_if: what_if.to_vec(),
         }

@@ -26,7 +26,7 @@ use units::{Bytes, PAGES_PER_WINDOW, Pages, Window};
 use crate::act::{self, Demoted, Promoted};
 use crate::program::{Program, RunningProgram};
 use observe::{Content, Reader};
-use policy::{Choice, Finding, Known, Settings, Spent};
+use policy::{Choice, Finding, HugeWindow, Settings, Spent};
 
 /// Result of one round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,12 +44,12 @@ pub struct Round {
     /// Windows promoted again in this round.
     pub promoted_again: u64,
     /// Time of the next call, from the end of this round on.
-    pub next_look: Duration,
+    pub next_scan: Duration,
 }
 
 /// A window that was split here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct GivenBack {
+struct SplitWindow {
     times: u32,
     /// Pages resident at the last measurement, and the scan since which the number is unchanged.
     resident: Pages,
@@ -60,32 +60,40 @@ struct GivenBack {
     refused: u32,
 }
 
-/// One program being trimmed.
-pub struct Trimmer {
-    /// Windows split since the start.
+/// Totals since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Windows split.
     pub demoted: u64,
     /// Memory returned by the splits.
     pub returned: Bytes,
     /// Windows that were split, filled up, and are huge again.
     pub promoted_again: u64,
-    /// Exact counts since the start.
+    /// Exact counts.
     pub counted: u64,
-    /// Scans since the start.
-    pub looks: u64,
+    /// Scans.
+    pub scans: u64,
+}
+
+/// One program being trimmed.
+pub struct Trimmer {
+    /// Totals since the start.
+    pub totals: Totals,
+    settings: Settings,
     program: Box<dyn Program>,
     content: Box<dyn Content>,
-    known: BTreeMap<Window, Known>,
+    known: BTreeMap<Window, HugeWindow>,
     /// Huge windows that did not split, and the number of attempts.
     refused: BTreeMap<Window, u32>,
     /// All huge windows, including those not sampled.
     huge: BTreeSet<Window>,
-    given_back: BTreeMap<Window, GivenBack>,
+    split: BTreeMap<Window, SplitWindow>,
     /// Windows counted since the last scan, while its work is not done.
     under_way: Option<BTreeSet<Window>>,
     /// Consecutive scans without a change.
     quiet: u32,
     /// Consecutive splits that returned nothing.
-    in_vain: u32,
+    misses: u32,
 }
 
 /// Attempts after which a window that does not split counts as locked, and is left alone. A window may be held for a
@@ -93,44 +101,41 @@ pub struct Trimmer {
 const REFUSED_MAX: u32 = 3;
 
 /// Splits without any return after which the kernel is taken not to return memory of a split.
-const IN_VAIN_MAX: u32 = 4;
+const MISSES_MAX: u32 = 4;
 
 impl Trimmer {
     /// Opens a process of this host.
     ///
     /// # Errors
     /// `Gone`; `Denied` without the right to trace it or without CAP_SYS_NICE.
-    pub fn open<F: KernelFiles + 'static>(files: F, pid: Pid) -> Result<Trimmer, Error> {
+    pub fn open<F: KernelFiles + 'static>(files: F, pid: Pid, settings: Settings) -> Result<Trimmer, Error> {
         let reader = Reader::open(pid)?;
         may_advise(pid)?;
         let program = RunningProgram::open(files, pid)?;
-        Ok(Trimmer::of(Box::new(program), Box::new(reader)))
+        Ok(Trimmer::of(Box::new(program), Box::new(reader), settings))
     }
 
     /// A program, real or a model, and its content.
-    pub fn of(program: Box<dyn Program>, content: Box<dyn Content>) -> Trimmer {
+    pub fn of(program: Box<dyn Program>, content: Box<dyn Content>, settings: Settings) -> Trimmer {
         Trimmer {
-            demoted: 0,
-            returned: Bytes(0),
-            promoted_again: 0,
-            counted: 0,
-            looks: 0,
+            totals: Totals::default(),
+            settings,
             program,
             content,
             known: BTreeMap::new(),
             refused: BTreeMap::new(),
             huge: BTreeSet::new(),
-            given_back: BTreeMap::new(),
+            split: BTreeMap::new(),
             under_way: None,
             quiet: 0,
-            in_vain: 0,
+            misses: 0,
         }
     }
 
     /// False when splitting has turned out to return nothing here, as before Linux 6.12: then rounds do nothing any
     /// more.
     pub fn returns_memory(&self) -> bool {
-        self.returned > Bytes(0) || self.in_vain < IN_VAIN_MAX
+        self.totals.returned > Bytes(0) || self.misses < MISSES_MAX
     }
 
     /// Huge windows that do not split: locked memory. They stay, and do not count as extra.
@@ -143,47 +148,48 @@ impl Trimmer {
     ///
     /// # Errors
     /// `Gone` when the process ended; `Denied` when it changed its owner (exec of a set-uid program).
-    pub fn round(&mut self, s: Settings, now: Duration, stop: &dyn Fn() -> bool) -> Result<Round, Error> {
-        let (demoted, returned, promoted_again) = (self.demoted, self.returned, self.promoted_again);
+    pub fn round(&mut self, now: Duration, stop: &dyn Fn() -> bool) -> Result<Round, Error> {
+        let before = self.totals;
+        let s = self.settings;
         let begun = self.content.cpu_time();
         if self.under_way.is_none() && self.returns_memory() && !stop() {
-            let changed = self.look(s, stop)?;
+            let changed = self.scan(stop)?;
             self.quiet = if changed { 0 } else { self.quiet.saturating_add(1) };
             self.under_way = Some(BTreeSet::new());
         }
-        let looked = self.content.cpu_time();
-        let mut room = s.windows_at_once.max(1);
-        self.give_back(s, now, stop, &mut room)?;
-        self.promote_again(s, stop, &mut room)?;
+        let scanned = self.content.cpu_time();
+        let mut left = s.windows_at_once.max(1);
+        self.split_chosen(now, stop, &mut left)?;
+        self.promote_again(stop, &mut left)?;
         let acted = self.content.cpu_time();
 
-        let has_acted = (self.demoted, self.promoted_again) != (demoted, promoted_again);
+        let has_acted = (self.totals.demoted, self.totals.promoted_again) != (before.demoted, before.promoted_again);
         self.quiet = if has_acted { 0 } else { self.quiet };
-        let spent = Spent { looking: looked.saturating_sub(begun), acting: acted.saturating_sub(looked) };
-        let is_done = room > 0 || stop();
+        let spent = Spent { scanning: scanned.saturating_sub(begun), acting: acted.saturating_sub(scanned) };
+        let is_done = left > 0 || stop();
         if is_done {
             self.under_way = None;
         }
-        let choice = self.choose(s)?;
+        let choice = self.choose()?;
         Ok(Round {
             huge_windows: self.huge.len() as u64,
             extra: choice.extra,
             allowed: choice.allowed,
-            demoted: self.demoted - demoted,
-            returned: self.returned.saturating_sub(returned),
-            promoted_again: self.promoted_again - promoted_again,
-            next_look: if is_done { policy::next_look(self.quiet, spent, s) } else { policy::next_batch(spent, s) },
+            demoted: self.totals.demoted - before.demoted,
+            returned: self.totals.returned.saturating_sub(before.returned),
+            promoted_again: self.totals.promoted_again - before.promoted_again,
+            next_scan: if is_done { policy::next_scan(self.quiet, spent, s) } else { policy::next_batch(spent, s) },
         })
     }
 
     /// Finds the huge windows and samples the due ones. True when something changed.
-    fn look(&mut self, s: Settings, stop: &dyn Fn() -> bool) -> Result<bool, Error> {
-        self.looks += 1;
+    fn scan(&mut self, stop: &dyn Fn() -> bool) -> Result<bool, Error> {
+        self.totals.scans += 1;
         let mut changed = self.content.is_new_memory()? | self.program.renew()?;
         if changed {
             self.known.clear();
             self.refused.clear();
-            self.given_back.clear();
+            self.split.clear();
         }
         let huge = self.huge_windows()?;
         self.known.retain(|window, _| huge.contains(window));
@@ -194,7 +200,7 @@ impl Trimmer {
             if stop() {
                 break; // the rest is for the next scan
             }
-            changed |= !self.is_left_alone(window) && self.sample(window, s)?;
+            changed |= !self.is_left_alone(window) && self.sample(window)?;
         }
         Ok(changed)
     }
@@ -215,50 +221,44 @@ impl Trimmer {
     }
 
     /// Samples a window if it is due. True when it is new or has changed.
-    fn sample(&mut self, window: Window, s: Settings) -> Result<bool, Error> {
-        let look = self.looks;
-        if self.known.get(&window).is_some_and(|known| !known.is_due(look)) {
+    fn sample(&mut self, window: Window) -> Result<bool, Error> {
+        let scan = self.totals.scans;
+        if self.known.get(&window).is_some_and(|known| !known.is_due(scan)) {
             return Ok(false);
         }
         let Some(sampled) = self.content.sample(window)? else {
             return Ok(self.known.remove(&window).is_some());
         };
         if let Some(known) = self.known.get_mut(&window) {
-            return Ok(known.sample(sampled, look, s));
+            return Ok(known.sample(sampled, scan, self.settings));
         }
-        let times = self.given_back.get(&window).map_or(0, |given| given.times);
-        self.known.insert(window, Known::first(sampled, look, times));
+        let times = self.split.get(&window).map_or(0, |given| given.times);
+        self.known.insert(window, HugeWindow::first(sampled, scan, times));
         Ok(true)
     }
 
-    fn choose(&self, s: Settings) -> Result<Choice, Error> {
-        Ok(policy::choose(&self.known, self.program.resident()?, self.looks, s))
+    fn choose(&self) -> Result<Choice, Error> {
+        Ok(policy::choose(&self.known, self.program.resident()?, self.totals.scans, self.settings))
     }
 
     /// Splits the chosen windows that are still. A count may change the choice, so it is repeated until it holds only
-    /// windows counted in this scan; `room` is the number of windows to work on before a pause.
-    fn give_back(
-        &mut self,
-        s: Settings,
-        now: Duration,
-        stop: &dyn Fn() -> bool,
-        room: &mut usize,
-    ) -> Result<(), Error> {
+    /// windows counted in this scan; `left` is the number of windows to work on before a pause.
+    fn split_chosen(&mut self, now: Duration, stop: &dyn Fn() -> bool, left: &mut usize) -> Result<(), Error> {
         let Some(mut counted) = self.under_way.take() else { return Ok(()) };
         loop {
-            let mut chosen = self.choose(s)?.windows;
+            let mut chosen = self.choose()?.windows;
             chosen.retain(|window| !counted.contains(window));
             if chosen.is_empty() {
                 break;
             }
             for window in chosen {
-                if *room == 0 || stop() || !self.returns_memory() {
+                if *left == 0 || stop() || !self.returns_memory() {
                     self.under_way = Some(counted);
                     return Ok(());
                 }
-                *room -= 1;
+                *left -= 1;
                 counted.insert(window);
-                self.count(window, s, now)?;
+                self.count(window, now)?;
             }
         }
         self.under_way = Some(counted);
@@ -266,7 +266,7 @@ impl Trimmer {
     }
 
     /// Counts a window, and splits it if allowed.
-    fn count(&mut self, window: Window, s: Settings, now: Duration) -> Result<(), Error> {
+    fn count(&mut self, window: Window, now: Duration) -> Result<(), Error> {
         let state = self.program.state(window)?.unwrap_or_default();
         if !state.huge {
             self.known.remove(&window);
@@ -275,16 +275,16 @@ impl Trimmer {
         }
         let Some(known) = self.known.get_mut(&window) else { return Ok(()) };
         if state.shared > Pages(0) || state.file > Pages(0) {
-            known.disturb(self.looks);
+            known.disturb(self.totals.scans);
             return Ok(());
         }
-        self.counted += 1;
-        match self.content.count(window)?.map(|zero| known.count(zero, now, self.looks, s)) {
+        self.totals.counted += 1;
+        match self.content.count(window)?.map(|zero| known.count(zero, now, self.totals.scans, self.settings)) {
             None => {
                 self.known.remove(&window);
             }
-            Some(Finding::Ripe) => self.demote(window)?,
-            Some(Finding::Unripe) => self.quiet = 0,
+            Some(Finding::Stable) => self.demote(window)?,
+            Some(Finding::Unstable) => self.quiet = 0,
             Some(Finding::Full) => {}
         }
         Ok(())
@@ -297,7 +297,7 @@ impl Trimmer {
             Demoted::No => {
                 *self.refused.entry(window).or_insert(0) += 1;
                 if let Some(mut known) = known.filter(|_| !self.is_left_alone(window)) {
-                    known.disturb(self.looks);
+                    known.disturb(self.totals.scans);
                     self.known.insert(window, known);
                 }
             }
@@ -306,44 +306,44 @@ impl Trimmer {
             }
             Demoted::Yes { returned, resident } => {
                 self.huge.remove(&window);
-                let times = self.given_back.get(&window).map_or(0, |given| given.times) + 1;
-                let (since, due) = (self.looks, self.looks + 1);
-                self.given_back.insert(window, GivenBack { times, resident, since, due, refused: 0 });
-                self.demoted += 1;
-                self.returned += returned;
-                self.in_vain = if returned == Bytes(0) { self.in_vain.saturating_add(1) } else { 0 };
+                let times = self.split.get(&window).map_or(0, |given| given.times) + 1;
+                let (since, due) = (self.totals.scans, self.totals.scans + 1);
+                self.split.insert(window, SplitWindow { times, resident, since, due, refused: 0 });
+                self.totals.demoted += 1;
+                self.totals.returned += returned;
+                self.misses = if returned == Bytes(0) { self.misses.saturating_add(1) } else { 0 };
             }
         }
         Ok(())
     }
 
     /// Promotes windows that were split here and are fully resident now: that costs no memory.
-    fn promote_again(&mut self, s: Settings, stop: &dyn Fn() -> bool, room: &mut usize) -> Result<(), Error> {
-        let look = self.looks;
-        let due = self.given_back.iter().filter(|(window, given)| given.due <= look && !self.huge.contains(window));
+    fn promote_again(&mut self, stop: &dyn Fn() -> bool, left: &mut usize) -> Result<(), Error> {
+        let scan = self.totals.scans;
+        let due = self.split.iter().filter(|(window, given)| given.due <= scan && !self.huge.contains(window));
         let due: Vec<Window> = due.map(|(window, _)| *window).collect();
         for window in due {
-            if *room == 0 || stop() {
+            if *left == 0 || stop() {
                 break;
             }
             let state = self.program.state(window)?.unwrap_or_default();
-            let Some(given) = self.given_back.get_mut(&window) else { continue };
+            let Some(given) = self.split.get_mut(&window) else { continue };
             if state.resident.0 + state.zero.0 + state.swapped.0 == 0 {
-                self.given_back.remove(&window); // unmapped or freed: its next content is new
+                self.split.remove(&window); // unmapped or freed: its next content is new
                 continue;
             }
             if state.resident != given.resident {
-                (given.resident, given.since) = (state.resident, look);
+                (given.resident, given.since) = (state.resident, scan);
             }
-            given.due = policy::look_again_in(given.since, look, s);
+            given.due = policy::next_sample(given.since, scan, self.settings);
             if state.huge || state.resident != Pages(PAGES_PER_WINDOW as u64) {
                 continue;
             }
-            *room -= 1;
-            self.program.make_ready();
+            *left -= 1;
+            self.program.preallocate();
             match act::promote(self.program.as_ref(), window, Bytes(0))? {
                 Promoted::Yes { .. } => {
-                    self.promoted_again += 1;
+                    self.totals.promoted_again += 1;
                     self.huge.insert(window);
                 }
                 Promoted::Already => {}
@@ -353,11 +353,11 @@ impl Trimmer {
                 }
                 Promoted::No(_) => {
                     given.refused = given.refused.saturating_add(1);
-                    given.due = look + (1 << given.refused.min(6));
+                    given.due = scan + (1 << given.refused.min(6));
                 }
             }
         }
-        self.program.rest();
+        self.program.free_preallocated();
         Ok(())
     }
 
@@ -366,15 +366,15 @@ impl Trimmer {
     fn count_astray(&mut self, split: Demoted) {
         self.known.clear();
         self.refused.clear();
-        self.given_back.clear();
+        self.split.clear();
         self.huge.clear();
         match split {
             Demoted::Already { .. } => {}
-            Demoted::No => self.promoted_again += 1,
+            Demoted::No => self.totals.promoted_again += 1,
             Demoted::Yes { returned, .. } => {
-                self.promoted_again += 1;
-                self.demoted += 1;
-                self.returned += returned;
+                self.totals.promoted_again += 1;
+                self.totals.demoted += 1;
+                self.totals.returned += returned;
             }
         }
     }

@@ -54,7 +54,7 @@ proptest! {
         let mut run = run(script);
         let rounds = run.world.borrow().spaces.iter().map(|space| space.rounds).max();
         prop_assert!(rounds <= Some(12), "{rounds:?} rounds");
-        prop_assert!(run.targets.iter().all(|target| target.phase == Phase::Settled && target.settled_at.is_some()));
+        prop_assert!(run.targets.iter().all(|target| target.phase == Phase::Settled && target.totals.settled_at.is_some()));
         let broken = run.broken();
         prop_assert!(broken.is_empty(), "{broken:#?}");
     }
@@ -63,13 +63,13 @@ proptest! {
     fn a_settled_program_is_left_as_it_is_while_it_goes_on_as_it_is(script in stationary_scripts()) {
         let mut script = script;
         (script.settings.until, script.settings.dry_run) = (Until::Settled, false);
-        script.settings.policy.settle_noise = units::Fraction::ZERO;
+        script.policy.settle_noise = units::Fraction::ZERO;
         for cell in script.spaces.iter_mut().flat_map(|space| &mut space.cells) {
             // Seen in every round, even a short one; and a temporary refusal would be a change.
             (cell.period, cell.failing) = (cell.period.min(OFTEN), None);
         }
         let counts = |run: &Run| -> Vec<(u64, u64)> {
-            run.targets.iter().map(|target| (target.promoted, target.demoted)).collect()
+            run.targets.iter().map(|target| (target.totals.promoted, target.totals.demoted)).collect()
         };
         let settled = run(script.clone());
         let at = settled.world.borrow().now;
@@ -111,7 +111,7 @@ proptest! {
         let mut script = script;
         (script.settings.dry_run, script.settings.until) = (true, Until::Settled);
         let mut run = run(script);
-        prop_assert!(run.targets.iter().all(|target| (target.promoted, target.demoted) == (0, 0)));
+        prop_assert!(run.targets.iter().all(|target| (target.totals.promoted, target.totals.demoted) == (0, 0)));
         let execs = |space: &model::space::Space| u32::try_from(space.generation).unwrap();
         prop_assert!(run.world.borrow().spaces.iter().all(|space| space.rounds <= 1 + execs(space)));
         let broken = run.broken();

@@ -35,7 +35,7 @@ fn program(cells: Vec<Cell>) -> Space {
 
 fn script(cells: Vec<Cell>) -> Script {
     let mut script = Script::of(vec![program(cells)]);
-    script.settings.policy = Settings { max_extra_rss: Fraction::clamped(0.01), ..script.settings.policy };
+    script.policy = Settings { max_extra_rss: Fraction::clamped(0.01), ..script.policy };
     script
 }
 
@@ -60,7 +60,7 @@ fn carry_out(script: Script) -> Run {
 }
 
 fn counts(target: &Target) -> (u64, u64, u64) {
-    (target.promoted, target.promoted_now(), target.demoted)
+    (target.totals.promoted, target.promoted_now(), target.totals.demoted)
 }
 
 fn refused(target: &Target) -> Vec<(Refusal, u64)> {
@@ -94,7 +94,7 @@ fn beyond_the_budget_the_windows_that_save_most_walks_per_byte_are_promoted() {
     let mut tight = script(vec![Cell::hot(400, 150, OFTEN), Cell::hot(400, 300, OFTEN), dense()]);
     // 10 % of 1,312 pages is 131: room for one window of 112.
     tight.spaces[0].other_rss = 0;
-    tight.settings.policy.max_extra_rss = Fraction::clamped(0.1);
+    tight.policy.max_extra_rss = Fraction::clamped(0.1);
     let run = carry_out(tight);
     assert_eq!(run.world.borrow().turns, [(0, 2), (0, 1)]);
     assert_eq!(refused(&run.targets[0]), [(Refusal::OverBudget, 1)]);
@@ -105,7 +105,7 @@ fn two_programs_take_turns_by_what_a_byte_saves() {
     let first = program(vec![Cell::hot(400, 150, OFTEN), dense()]);
     let second = program(vec![Cell::hot(400, 300, OFTEN), Cell::hot(400, 200, OFTEN)]);
     let mut both = Script::of(vec![first, second]);
-    both.settings.policy.max_extra_rss = Fraction::clamped(0.01);
+    both.policy.max_extra_rss = Fraction::clamped(0.01);
     let run = carry_out(both);
     assert_eq!(run.world.borrow().turns, [(0, 1), (1, 0), (1, 1), (0, 0)]);
 }
@@ -129,7 +129,7 @@ fn full_windows_are_promoted_while_looking_goes_on_and_some_tell_what_the_others
 #[test]
 fn a_huge_page_that_has_to_be_compacted_for_is_asked_for_ever_more_seldom() {
     let mut slow = script(vec![dense(); 5]);
-    slow.readying = Duration::from_millis(30);
+    slow.preallocation = Duration::from_millis(30);
     let run = carry_out(slow);
     let ages = run.world.borrow().spaces[0].ages.clone();
     let distances: Vec<Duration> = ages.windows(2).map(|pair| pair[1] - pair[0]).collect();
@@ -141,10 +141,10 @@ fn a_huge_page_that_has_to_be_compacted_for_is_asked_for_ever_more_seldom() {
 fn a_dry_run_takes_out_of_the_plan_what_would_be_refused() {
     let mut dry = script(vec![Cell { forbidden: true, ..Cell::hot(400, 300, OFTEN) }, Cell::hot(400, 200, OFTEN)]);
     dry.spaces[0].other_rss = 0;
-    dry.settings.policy.max_extra_rss = Fraction::clamped(0.15); // room for one of them
+    dry.policy.max_extra_rss = Fraction::clamped(0.15); // room for one of them
     dry.settings.dry_run = true;
     let run = carry_out(dry);
-    let planned: Vec<u64> = run.targets[0].plan.promote.iter().map(|promotion| promotion.hot.0).collect();
+    let planned: Vec<u64> = run.targets[0].plan().promote.iter().map(|promotion| promotion.hot.0).collect();
     assert_eq!(planned, [200]);
     assert_eq!(refused(&run.targets[0]), [(Refusal::Forbidden, 1)]);
 }
@@ -157,7 +157,7 @@ fn a_refused_window_leaves_its_part_of_the_budget_to_the_next() {
         Cell::hot(400, 150, OFTEN),
     ]);
     tight.spaces[0].other_rss = 0;
-    tight.settings.policy.max_extra_rss = Fraction::clamped(0.1); // room for one of them
+    tight.policy.max_extra_rss = Fraction::clamped(0.1); // room for one of them
     let run = carry_out(tight);
     assert_eq!(run.world.borrow().turns, [(0, 2)]);
     assert_eq!(refused(&run.targets[0]), [(Refusal::Forbidden, 1), (Refusal::OverBudget, 1)]);
@@ -168,7 +168,7 @@ fn a_refused_window_leaves_its_part_of_the_budget_to_the_next() {
 fn a_window_that_changes_every_second_is_noise_among_twenty_and_not_among_five() {
     let settles = |windows: usize| {
         let mut noisy = script(vec![dense(); windows]);
-        noisy.settings.policy.settle_noise = Fraction::clamped(0.1);
+        noisy.policy.settle_noise = Fraction::clamped(0.1);
         noisy.horizon = Duration::from_secs(60);
         // An event splits it every 600 ms, so that there is one to promote in every round.
         noisy.events = (0..100).map(|n| after(n * 600, 0, Happening::Split)).collect();
@@ -242,7 +242,7 @@ fn what_must_not_be_collapsed_is_not_asked_for() {
     let reasons =
         [Refusal::NotAnonymous, Refusal::CrossesMappings, Refusal::Shared, Refusal::Swapped, Refusal::GuardPages];
     assert_eq!(run.targets[0].refused().keys().copied().collect::<Vec<_>>(), reasons);
-    assert_eq!(run.targets[0].plan.verdicts.seen, 3, "the rest can never be huge");
+    assert_eq!(run.targets[0].verdicts().scanned, 3, "the rest can never be huge");
 }
 
 /// Runs with the event on the last window at every call in turn, until the run ends before that call.
@@ -265,7 +265,7 @@ fn a_file_that_is_mapped_at_any_moment_is_left_alone() {
     for mapped in [Mapped::File, Mapped::SharedMemory] {
         // The model checks that no collapse is requested where a file was measured.
         at_every_call(&script(vec![dense(), dense(), dense()]), Happening::Map(mapped), |run| {
-            assert!(run.targets[0].promoted >= 2 && run.targets[0].phase == Phase::Settled);
+            assert!(run.targets[0].totals.promoted >= 2 && run.targets[0].phase == Phase::Settled);
         });
     }
 }
@@ -274,8 +274,8 @@ fn a_file_that_is_mapped_at_any_moment_is_left_alone() {
 fn ctrl_c_at_any_moment_leaves_the_rest_of_the_plan_undone() {
     // `carry_out` checks that only the call under way comes after.
     let idle = || Cell::used(100).huge();
-    at_every_call(&script(vec![idle(); 10]), Happening::CtrlC, |run| assert!(run.targets[0].demoted <= 10));
-    at_every_call(&script(vec![dense(); 10]), Happening::CtrlC, |run| assert!(run.targets[0].promoted <= 10));
+    at_every_call(&script(vec![idle(); 10]), Happening::CtrlC, |run| assert!(run.targets[0].totals.demoted <= 10));
+    at_every_call(&script(vec![dense(); 10]), Happening::CtrlC, |run| assert!(run.targets[0].totals.promoted <= 10));
 }
 
 #[test]
@@ -283,10 +283,10 @@ fn what_others_do_to_a_window_at_any_moment_is_not_counted_as_masus_work() {
     let idle = || Cell::used(100).huge();
     for what in [Happening::Split, Happening::Free, Happening::Map(Mapped::Nothing), Happening::Touch(ALL)] {
         // Whether masu demotes the last window depends on the order; `carry_out` compares the counts.
-        at_every_call(&script(vec![idle(), idle()]), what, |run| assert!(run.targets[0].demoted >= 1));
+        at_every_call(&script(vec![idle(), idle()]), what, |run| assert!(run.targets[0].totals.demoted >= 1));
     }
     for what in [Happening::Split, Happening::Khugepaged, Happening::Share(1), Happening::Swap(1), Happening::Forbid] {
-        at_every_call(&script(vec![sparse(), sparse()]), what, |run| assert!(run.targets[0].promoted >= 1));
+        at_every_call(&script(vec![sparse(), sparse()]), what, |run| assert!(run.targets[0].totals.promoted >= 1));
     }
 }
 
@@ -305,7 +305,7 @@ fn an_idle_huge_window_is_probed_and_given_back_and_one_in_use_is_kept() {
     let in_use = Cell::hot(100, 1, Duration::from_secs(1)).huge();
     let run = carry_out(script(vec![idle, in_use]));
     assert_eq!(counts(&run.targets[0]), (0, 0, 1));
-    assert_eq!(run.targets[0].returned, cost(100));
+    assert_eq!(run.targets[0].totals.returned, cost(100));
     assert!(run.world.borrow().spaces[0].cells[1].huge);
 }
 
@@ -313,10 +313,10 @@ fn an_idle_huge_window_is_probed_and_given_back_and_one_in_use_is_kept() {
 fn windows_that_are_swept_every_few_seconds_are_given_back_twice_at_most() {
     for period in [2, 3, 5, 8, 12, 20].map(Duration::from_secs) {
         let mut swept = watched(vec![Cell::hot(200, 200, period); 4], 1000);
-        swept.settings.policy.max_extra_rss = Fraction::clamped(0.1);
+        swept.policy.max_extra_rss = Fraction::clamped(0.1);
         let run = carry_out(swept);
-        assert!(run.targets[0].demoted <= 2 * 4, "{period:?}: {:?}", counts(&run.targets[0]));
-        assert!(run.targets[0].settled_at.is_some(), "{period:?}");
+        assert!(run.targets[0].totals.demoted <= 2 * 4, "{period:?}: {:?}", counts(&run.targets[0]));
+        assert!(run.targets[0].totals.settled_at.is_some(), "{period:?}");
     }
 }
 
@@ -326,7 +326,7 @@ fn a_window_that_went_cold_returns_what_its_promotion_added_and_a_full_one_stays
     cooling.events = vec![after(20_000, 0, Happening::Heat(0, OFTEN)), after(20_000, 1, Happening::Heat(0, OFTEN))];
     let run = carry_out(cooling);
     assert_eq!(counts(&run.targets[0]), (2, 1, 1));
-    assert_eq!(run.targets[0].returned, Pages(100).bytes());
+    assert_eq!(run.targets[0].totals.returned, Pages(100).bytes());
     assert_eq!(run.targets[0].extra_rss(), Bytes(0));
 }
 
@@ -345,7 +345,7 @@ fn memory_that_a_split_does_not_return_stays_paid_for() {
     let mut older = watched(vec![Cell::hot(200, 150, OFTEN), Cell::hot(200, 150, OFTEN)], 300);
     // Room for one of them; when the first one cools down, its memory stays where it is.
     older.spaces[0].other_rss = 4000;
-    older.settings.policy.max_extra_rss = Fraction::clamped(0.1);
+    older.policy.max_extra_rss = Fraction::clamped(0.1);
     older.returns_zero_pages = false;
     older.events = vec![after(20_000, 0, Happening::Heat(0, OFTEN))];
     let run = carry_out(older.clone());
@@ -393,7 +393,7 @@ fn programs_that_end_one_after_the_other_do_not_cut_short_what_is_seen_of_the_re
     let lasting = program(vec![Cell::hot(100, 50, Duration::from_secs(1)).huge()]);
     let mut ending = Script::of(vec![program(vec![dense()]); 60]);
     ending.spaces.insert(0, lasting);
-    ending.settings.policy.idle_rounds = 1;
+    ending.policy.idle_rounds = 1;
     ending.settings.until = Until::For(Duration::from_secs(20));
     let end = |number: usize| Event { program: number, ..after(3000 + 15 * number as u64, 0, Happening::Exit) };
     ending.events = (1..=60).map(end).collect();
@@ -412,13 +412,14 @@ fn first_promotion_of(run: &Run, program: usize) -> Option<(u32, Duration)> {
 fn a_program_that_comes_while_the_others_are_watched_is_served_at_once() {
     // Settled after a few seconds, and then watched in rounds of ten minutes.
     let mut one = watched(vec![dense()], 0);
-    one.settings.pace.watch_every = (Duration::from_secs(600), Duration::from_secs(600));
+    one.settings.rate.watch_every = (Duration::from_secs(600), Duration::from_secs(600));
     one.spaces.insert(0, program(vec![dense(); 3]));
     one.come_at = vec![Duration::from_secs(60)];
     for (horizon, promoted) in [(60, 0), (62, 3)] {
         one.horizon = Duration::from_secs(horizon);
         let run = carry_out(one.clone());
-        let of_newcomer = run.targets.iter().find(|target| target.pid.0 == 1).map_or(0, |target| target.promoted);
+        let of_newcomer =
+            run.targets.iter().find(|target| target.pid.0 == 1).map_or(0, |target| target.totals.promoted);
         assert_eq!(of_newcomer, promoted, "after {horizon} s");
     }
     one.horizon = Duration::from_secs(100);
@@ -437,7 +438,7 @@ fn a_program_that_comes_while_a_round_waits_for_more_evidence_is_taken_in_soon()
     one.come_at = vec![Duration::from_millis(1_500)];
     let run = carry_out(one);
     let newcomer = &run.targets[0];
-    assert_eq!((newcomer.pid.0, newcomer.promoted), (1, 3));
+    assert_eq!((newcomer.pid.0, newcomer.totals.promoted), (1, 3));
 }
 
 #[test]
@@ -446,13 +447,13 @@ fn programs_that_come_all_the_time_do_not_keep_the_others_from_being_seen() {
     let lasting = program(vec![Cell::hot(100, 50, Duration::from_millis(600)).huge(), dense()]);
     let mut coming = Script::of(vec![program(vec![dense()]); 40]);
     coming.spaces.push(lasting);
-    coming.settings.policy.idle_rounds = 1;
+    coming.policy.idle_rounds = 1;
     coming.settings.until = Until::Stopped;
     coming.horizon = Duration::from_secs(20);
     coming.come_at = (1..=40).map(|n| Duration::from_millis(n * 120)).collect();
     let run = carry_out(coming);
     assert_eq!(run.targets.len(), 41);
-    assert!(run.targets.iter().all(|target| (target.promoted, target.demoted) == (1, 0)));
+    assert!(run.targets.iter().all(|target| (target.totals.promoted, target.totals.demoted) == (1, 0)));
 }
 
 #[test]
@@ -466,7 +467,7 @@ fn the_loop_outlives_its_programs_while_others_may_come() {
     ];
     let run = carry_out(gap);
     assert!(run.targets.iter().all(|target| target.phase == Phase::Ended));
-    assert_eq!(run.targets.iter().map(|target| target.promoted).collect::<Vec<_>>(), [2, 3]);
+    assert_eq!(run.targets.iter().map(|target| target.totals.promoted).collect::<Vec<_>>(), [2, 3]);
     let (ended, waits) = (run.world.borrow().now, run.world.borrow().calls);
     assert!(ended < Duration::from_secs(201), "the last one ended after 200 s: {ended:?}");
     assert!(waits < 1000, "{waits} calls: nobody is there for 95 s");
@@ -485,7 +486,7 @@ fn after_exec_everything_starts_anew() {
     let mut changing = watched(vec![sparse(), Cell::used(0)], 200);
     changing.events = vec![after(20_000, 0, Happening::Exec), after(40_000, 1, Happening::Heat(ALL, OFTEN))];
     let run = carry_out(changing);
-    assert_eq!(run.targets[0].execs, 1);
+    assert_eq!(run.targets[0].totals.execs, 1);
     assert_eq!(counts(&run.targets[0]), (2, 1, 0));
     assert_eq!(run.targets[0].extra_rss(), Bytes(0));
 }
@@ -509,11 +510,11 @@ fn a_huge_page_meant_for_a_program_before_exec_does_not_stay_in_the_next_one() {
             !world.spaces[0].cells[0].huge,
             "exec at call {call}: nobody used that window after the exec, and it is huge"
         );
-        if target.demoted == 1 {
+        if target.totals.demoted == 1 {
             astray += 1;
             let (returned, left) = if returns_zero_pages { (ALL - 100, 0) } else { (0, ALL) };
             assert_eq!(counts(target), (1, 0, 1), "exec at call {call}");
-            assert_eq!((target.returned, target.extra_rss()), (Pages(returned).bytes(), Pages(left).bytes()));
+            assert_eq!((target.totals.returned, target.extra_rss()), (Pages(returned).bytes(), Pages(left).bytes()));
         }
     }
     assert_eq!(astray, 4, "between the measuring and the collapse lies the reading of the cgroup's room, each time");
@@ -524,10 +525,10 @@ fn what_a_program_forbade_is_not_held_against_the_one_that_follows_by_exec() {
     let mut changing = watched(vec![Cell { forbidden: true, ..dense() }], 200);
     changing.events = vec![after(20_000, 0, Happening::Exec), after(25_000, 0, Happening::Heat(ALL, OFTEN))];
     // No scan falls between the two: the window is there before and after.
-    changing.settings.pace.watch_every = (Duration::from_secs(30), Duration::from_secs(30));
+    changing.settings.rate.watch_every = (Duration::from_secs(30), Duration::from_secs(30));
     let run = carry_out(changing);
     assert_eq!(counts(&run.targets[0]), (1, 1, 0));
-    assert!(run.targets[0].settled_at > Some(Duration::from_secs(30)), "settled anew");
+    assert!(run.targets[0].totals.settled_at > Some(Duration::from_secs(30)), "settled anew");
 }
 
 #[test]
@@ -536,7 +537,7 @@ fn undoing_splits_what_masu_promoted_and_leaves_what_was_huge_before() {
     run.world.borrow_mut().undoing = true;
     assert_eq!(run.targets[0].undo(), 0);
     assert_eq!(counts(&run.targets[0]), (2, 0, 2));
-    assert_eq!((run.targets[0].returned, run.targets[0].extra_rss()), (Pages(100).bytes(), Bytes(0)));
+    assert_eq!((run.targets[0].totals.returned, run.targets[0].extra_rss()), (Pages(100).bytes(), Bytes(0)));
     let world = run.world.borrow();
     assert_eq!(world.spaces[0].cells.iter().map(|cell| cell.huge).collect::<Vec<_>>(), [false, false, true]);
     assert_eq!(world.broken, Vec::<String>::new());
@@ -554,5 +555,5 @@ fn a_clock_that_jumps_by_an_hour_harms_nothing() {
         })
         .collect();
     let run = carry_out(sleeping);
-    assert_eq!(run.targets[0].demoted, 0);
+    assert_eq!(run.targets[0].totals.demoted, 0);
 }

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use contract::track::terms::{Terms, USUAL};
 use hugepages::attach::Until;
-use hugepages::policy::Wish;
+use hugepages::policy::Preference;
 use hugepages::rate_limiter;
 use hugepages::track::admission::Account;
 use hugepages::track::schedule;
-use hugepages::track::watched::{Act, Came, Watched};
+use hugepages::track::watched::{Act, Outcome, Watched};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use units::{NonZeroFraction, Window};
@@ -26,7 +26,7 @@ use model::space::{Space, window};
 use model::world::{Shared, Stop, World};
 
 const S: schedule::Settings =
-    schedule::Settings { cpu_fraction: NonZeroFraction::ratio(1, 10), pace: rate_limiter::MEASURED };
+    schedule::Settings { cpu_fraction: NonZeroFraction::ratio(1, 10), rate: rate_limiter::MEASURED };
 
 fn world(script: &Script) -> Shared {
     Rc::new(RefCell::new(World {
@@ -36,10 +36,10 @@ fn world(script: &Script) -> Shared {
         stop: None,
         horizon: script.horizon,
         returns_zero_pages: script.returns_zero_pages,
-        max_extra_rss: script.settings.policy.max_extra_rss,
+        policy: script.policy,
         dry_run: false,
-        haste: false,
-        readying: script.readying,
+        urgent: false,
+        preallocation: script.preallocation,
         undoing: false,
         calls: 0,
         to_wake: false,
@@ -62,7 +62,7 @@ fn track(
     world: &Shared,
     terms: Terms,
     end: Duration,
-    mut say: impl FnMut(&[Window]) -> Option<BTreeMap<Window, Wish>>,
+    mut say: impl FnMut(&[Window]) -> Option<BTreeMap<Window, Preference>>,
 ) -> Option<(Watched, Seen)> {
     let mut watched = Watched::new(target(world, 0)?, 0, Account::User(0), terms, Duration::ZERO);
     let mut seen = Seen::default();
@@ -75,19 +75,19 @@ fn track(
         }
         let came = watched.step(now(), S);
         match came {
-            Ok(Came::ToShare(plan)) => watched.act_on(plan.into_iter().map(|promotion| (promotion, None))),
-            Ok(Came::ToDo(act)) => {
+            Ok(Outcome::ToShare(plan)) => watched.act_on(plan.into_iter().map(|promotion| (promotion, None))),
+            Ok(Outcome::ToDo(act)) => {
                 let begun = now();
-                world.borrow_mut().haste = true;
+                world.borrow_mut().urgent = true;
                 let done = watched.carry_out(act);
-                world.borrow_mut().haste = false;
+                world.borrow_mut().urgent = false;
                 watched.spent += now() - begun;
                 seen.demoted += u64::from(matches!(act, Act::Demote(_)));
                 seen.ended = done.is_err();
                 watched.pause(now(), now() - begun, S);
-                watched.make_ready();
+                watched.preallocate();
             }
-            Ok(Came::Nothing | Came::Rested) => {}
+            Ok(Outcome::Nothing | Outcome::Rested) => {}
             Err(_) => seen.ended = true,
         }
         if watched.notice.is_due(now()) {
@@ -95,8 +95,8 @@ fn track(
             if let Some(list) = watched.take_list() {
                 let places = list.places();
                 seen.lists.push(places.iter().copied().zip(list.windows.iter().map(|window| window.hot)).collect());
-                if let Some(wishes) = say(&places) {
-                    watched.decided(wishes, now());
+                if let Some(preferences) = say(&places) {
+                    watched.decided(preferences, now());
                 }
             }
         }
@@ -112,7 +112,7 @@ fn of_cells(cells: Vec<Cell>) -> Shared {
 fn a_program_without_an_opinion_gets_its_dense_windows_promoted_and_is_told_of_the_sparse_ones() {
     let world = of_cells(vec![Cell::hot(512, 512, OFTEN), Cell::hot(512, 20, OFTEN), Cell::used(512)]);
     let (watched, seen) = track(&world, USUAL, Duration::from_secs(60), |_| None).unwrap();
-    assert_eq!(watched.target.promoted, 1);
+    assert_eq!(watched.target.totals.promoted, 1);
     assert_eq!(seen.lists[0], [(window(0), 512), (window(1), 20)]);
     assert_eq!(seen.lists.last().unwrap(), &[(window(1), 20)], "what is huge is not to be decided");
 }
@@ -121,11 +121,12 @@ fn a_program_without_an_opinion_gets_its_dense_windows_promoted_and_is_told_of_t
 fn the_word_of_a_program_counts_and_its_silence_is_no() {
     let decides = Terms { decides: true, max_extra_rss: 1.0, ..USUAL };
     let cells = || vec![Cell::hot(512, 512, OFTEN), Cell::hot(512, 20, OFTEN), Cell::hot(512, 512, OFTEN)];
-    let sparse = |_: &[Window]| Some(BTreeMap::from([(window(1), Wish::Promote), (window(0), Wish::Leave)]));
+    let sparse =
+        |_: &[Window]| Some(BTreeMap::from([(window(1), Preference::Promote), (window(0), Preference::Leave)]));
     let (watched, _) = track(&of_cells(cells()), decides, Duration::from_secs(60), sparse).unwrap();
-    assert_eq!(watched.target.held().map(|(window, ..)| window).collect::<Vec<_>>(), [window(1)]);
+    assert_eq!(watched.target.savings().map(|(window, ..)| window).collect::<Vec<_>>(), [window(1)]);
     let (watched, seen) = track(&of_cells(cells()), decides, Duration::from_secs(60), |_| None).unwrap();
-    assert_eq!(watched.target.promoted, 0);
+    assert_eq!(watched.target.totals.promoted, 0);
     assert!(seen.lists.len() > 2, "it is asked again");
 }
 
@@ -145,7 +146,7 @@ fn making_all_of_a_large_program_huge_is_no_reason_to_look_away_from_it() {
         let cells = [vec![Cell::hot(512, 20, OFTEN)], vec![Cell::hot(512, 512, OFTEN); dense]].concat();
         let (watched, seen) =
             track(&of_cells(cells), Terms { every_ms: 1, ..USUAL }, Duration::from_secs(30), |_| None).unwrap();
-        assert_eq!(watched.target.promoted, dense as u64);
+        assert_eq!(watched.target.totals.promoted, dense as u64);
         seen.lists.len()
     };
     let (small, large) = (lists_of(1), lists_of(2000));
@@ -184,14 +185,14 @@ proptest! {
         script.spaces.truncate(1);
         script.come_at.clear();
         script.settings.dry_run = false;
-        let max_extra_rss = script.settings.policy.max_extra_rss.get();
+        let max_extra_rss = script.policy.max_extra_rss.get();
         let terms = Terms { period_ms, every_ms, threshold_pages, decides, max_extra_rss, ..USUAL };
         prop_assume!(!script.spaces.is_empty() && terms.are_sound());
         let world = world(&script);
         let end = script.horizon.min(Duration::from_secs(300));
         let answer = |places: &[Window]| {
-            let wish = |bit: usize| if word >> (bit % 64) & 1 == 1 { Wish::Promote } else { Wish::Leave };
-            decides.then(|| places.iter().enumerate().map(|(bit, window)| (*window, wish(bit))).collect())
+            let preference = |bit: usize| if word >> (bit % 64) & 1 == 1 { Preference::Promote } else { Preference::Leave };
+            decides.then(|| places.iter().enumerate().map(|(bit, window)| (*window, preference(bit))).collect())
         };
         if let Some((watched, seen)) = track(&world, terms, end, answer) {
             prop_assert!(seen.lists.iter().flatten().all(|(_, hot)| *hot > 0));

@@ -89,8 +89,8 @@ impl Model {
         })))
     }
 
-    fn trimmer(&self) -> Trimmer {
-        Trimmer::of(Box::new(self.clone()), Box::new(self.clone()))
+    fn trimmer(&self, settings: Settings) -> Trimmer {
+        Trimmer::of(Box::new(self.clone()), Box::new(self.clone()), settings)
     }
 
     fn change(&self, index: usize, change: impl FnOnce(&mut Cell)) {
@@ -121,13 +121,13 @@ impl Model {
     }
 
     /// Rounds until `end`, each at the time that the last one requested.
-    fn run_until(&self, trimmer: &mut Trimmer, s: Settings, end: Duration) -> Vec<Round> {
+    fn run_until(&self, trimmer: &mut Trimmer, end: Duration) -> Vec<Round> {
         let mut rounds = Vec::new();
         while self.0.borrow().now < end {
             let now = self.0.borrow().now;
-            let round = trimmer.round(s, now, &|| false).unwrap();
+            let round = trimmer.round(now, &|| false).unwrap();
             rounds.push(round);
-            self.pass(round.next_look);
+            self.pass(round.next_scan);
         }
         assert_eq!(self.0.borrow().broken, Vec::<String>::new());
         rounds
@@ -170,9 +170,9 @@ impl Program for Model {
         })
     }
 
-    fn make_ready(&self) {}
+    fn preallocate(&self) {}
 
-    fn rest(&self) {}
+    fn free_preallocated(&self) {}
 
     fn advise(&self, range: AddressRange, advice: Advice) -> Result<(), Errno> {
         let advised = self.ask(500, |world| {
@@ -207,7 +207,7 @@ impl Program for Model {
         self.resident()
     }
 
-    fn cgroup_room(&self) -> Option<Bytes> {
+    fn cgroup_headroom(&self) -> Option<Bytes> {
         None
     }
 
@@ -261,10 +261,10 @@ const fn seconds(n: u64) -> Duration {
 #[test]
 fn thin_windows_are_given_back_and_dense_ones_stay() {
     let model = Model::of([vec![Cell::huge(64); 10], vec![Cell::huge(ALL); 10]].concat());
-    let mut trimmer = model.trimmer();
-    let rounds = model.run_until(&mut trimmer, settings(10.0), seconds(10));
+    let mut trimmer = model.trimmer(settings(10.0));
+    let rounds = model.run_until(&mut trimmer, seconds(10));
     // 10 · 448 = 4,480 pages are too many for a tenth of 10,240 − 4,480 = 5,760, which is 576: one window may stay.
-    assert_eq!((trimmer.demoted, trimmer.returned), (9, Pages(9 * 448).bytes()));
+    assert_eq!((trimmer.totals.demoted, trimmer.totals.returned), (9, Pages(9 * 448).bytes()));
     let last = rounds.last().unwrap();
     assert_eq!((last.huge_windows, last.extra, last.allowed.pages()), (11, Pages(448).bytes(), Pages(576)));
     assert!(model.cells()[10..].iter().all(|cell| cell.huge));
@@ -273,9 +273,8 @@ fn thin_windows_are_given_back_and_dense_ones_stay() {
 #[test]
 fn nothing_is_split_in_the_first_two_rounds() {
     let model = Model::of(vec![Cell::huge(64); 10]);
-    let mut trimmer = model.trimmer();
-    let s = settings(0.0);
-    let rounds = model.run_until(&mut trimmer, s, seconds(5));
+    let mut trimmer = model.trimmer(settings(0.0));
+    let rounds = model.run_until(&mut trimmer, seconds(5));
     let demoted: Vec<u64> = rounds.iter().map(|round| round.demoted).take(4).collect();
     assert_eq!(demoted, [0, 0, 10, 0]);
     assert_eq!(rounds[2].returned, Pages(10 * 448).bytes());
@@ -285,50 +284,50 @@ fn nothing_is_split_in_the_first_two_rounds() {
 fn a_window_that_is_being_filled_is_not_split_until_it_is_left_thin() {
     // A page every 5 ms for 2 s, and then no more.
     let model = Model::of(vec![Cell { fills_every: Some(Duration::from_millis(5)), ..Cell::huge(0) }]);
-    let mut trimmer = model.trimmer();
-    model.run_until(&mut trimmer, settings(0.0), seconds(2));
-    assert_eq!(trimmer.demoted, 0);
+    let mut trimmer = model.trimmer(settings(0.0));
+    model.run_until(&mut trimmer, seconds(2));
+    assert_eq!(trimmer.totals.demoted, 0);
     model.change(0, |cell| cell.fills_every = None);
-    model.run_until(&mut trimmer, settings(0.0), seconds(60));
-    assert_eq!(trimmer.demoted, 1);
+    model.run_until(&mut trimmer, seconds(60));
+    assert_eq!(trimmer.totals.demoted, 1);
     // A window that fills at a page in 200 ms changes no sample in some scans; the counts tell.
     let slow = Model::of(vec![Cell { fills_every: Some(Duration::from_millis(200)), ..Cell::huge(0) }]);
-    let mut trimmer = slow.trimmer();
-    slow.run_until(&mut trimmer, settings(0.0), seconds(100));
-    assert_eq!(trimmer.demoted, 0);
+    let mut trimmer = slow.trimmer(settings(0.0));
+    slow.run_until(&mut trimmer, seconds(100));
+    assert_eq!(trimmer.totals.demoted, 0);
 }
 
 #[test]
 fn a_window_that_is_huge_again_is_given_back_ever_later() {
     let model = Model::of(vec![Cell::huge(64)]);
-    let mut trimmer = model.trimmer();
-    let mut looks = Vec::new();
-    while trimmer.looks < 200 {
+    let mut trimmer = model.trimmer(settings(0.0));
+    let mut scans = Vec::new();
+    while trimmer.totals.scans < 200 {
         let now = model.0.borrow().now;
-        let round = trimmer.round(settings(0.0), now, &|| false).unwrap();
+        let round = trimmer.round(now, &|| false).unwrap();
         if round.demoted > 0 {
-            looks.push(trimmer.looks);
+            scans.push(trimmer.totals.scans);
             model.change(0, |cell| cell.huge = true); // khugepaged
         }
-        model.pass(round.next_look);
+        model.pass(round.next_scan);
     }
-    let distances: Vec<u64> = looks.windows(2).map(|pair| pair[1] - pair[0]).collect();
-    assert!(distances.len() >= 4, "{looks:?}");
-    assert!(distances.iter().zip([2, 4, 8, 16, 16]).all(|(distance, least)| *distance > least), "{looks:?}");
+    let distances: Vec<u64> = scans.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!(distances.len() >= 4, "{scans:?}");
+    assert!(distances.iter().zip([2, 4, 8, 16, 16]).all(|(distance, least)| *distance > least), "{scans:?}");
 }
 
 #[test]
 fn a_window_that_fills_up_after_it_was_split_is_promoted_again_for_nothing() {
     let model = Model::of(vec![Cell::huge(64)]);
-    let mut trimmer = model.trimmer();
-    model.run_until(&mut trimmer, settings(0.0), seconds(10));
-    assert_eq!(trimmer.demoted, 1);
+    let mut trimmer = model.trimmer(settings(0.0));
+    model.run_until(&mut trimmer, seconds(10));
+    assert_eq!(trimmer.totals.demoted, 1);
     model.change(0, |cell| cell.filled = 511);
-    model.run_until(&mut trimmer, settings(0.0), seconds(200));
-    assert_eq!((trimmer.promoted_again, model.0.borrow().collapses), (0, 0));
+    model.run_until(&mut trimmer, seconds(200));
+    assert_eq!((trimmer.totals.promoted_again, model.0.borrow().collapses), (0, 0));
     model.change(0, |cell| cell.filled = ALL);
-    model.run_until(&mut trimmer, settings(0.0), seconds(500));
-    assert_eq!((trimmer.demoted, trimmer.promoted_again, model.0.borrow().collapses), (1, 1, 1));
+    model.run_until(&mut trimmer, seconds(500));
+    assert_eq!((trimmer.totals.demoted, trimmer.totals.promoted_again, model.0.borrow().collapses), (1, 1, 1));
 }
 
 #[test]
@@ -336,39 +335,39 @@ fn locked_windows_are_left_alone_and_shared_ones_wait() {
     let locked = Cell { locked: true, ..Cell::huge(64) };
     let shared = Cell { shared: true, ..Cell::huge(64) };
     let model = Model::of(vec![locked, shared, Cell::huge(64)]);
-    let mut trimmer = model.trimmer();
-    let rounds = model.run_until(&mut trimmer, settings(0.0), seconds(200));
-    assert_eq!((trimmer.demoted, trimmer.left_alone()), (1, 1));
+    let mut trimmer = model.trimmer(settings(0.0));
+    let rounds = model.run_until(&mut trimmer, seconds(200));
+    assert_eq!((trimmer.totals.demoted, trimmer.left_alone()), (1, 1));
     let last = rounds.last().unwrap();
     assert_eq!((last.huge_windows, last.extra), (2, Bytes(0)));
     model.change(1, |cell| cell.shared = false);
-    model.run_until(&mut trimmer, settings(0.0), seconds(2000));
-    assert_eq!(trimmer.demoted, 2);
+    model.run_until(&mut trimmer, seconds(2000));
+    assert_eq!(trimmer.totals.demoted, 2);
 }
 
 #[test]
 fn a_program_that_goes_on_as_it_is_costs_less_than_a_percent_and_ever_less() {
     // 4 GiB: dense windows, and thin ones within the allowance.
     let model = Model::of([vec![Cell::huge(ALL); 2000], vec![Cell::huge(300); 48]].concat());
-    let mut trimmer = model.trimmer();
-    model.run_until(&mut trimmer, settings(10.0), seconds(200));
+    let mut trimmer = model.trimmer(settings(10.0));
+    model.run_until(&mut trimmer, seconds(200));
     let before = model.0.borrow().cpu;
     assert!(before < seconds(2), "{before:?}");
-    let rounds = model.run_until(&mut trimmer, settings(10.0), seconds(1200));
+    let rounds = model.run_until(&mut trimmer, seconds(1200));
     let spent = model.0.borrow().cpu - before;
     assert!(spent < seconds(1), "0.1 % of 1,000 s: {spent:?}");
-    assert!(rounds.iter().all(|round| round.next_look >= seconds(5)));
+    assert!(rounds.iter().all(|round| round.next_scan >= seconds(5)));
 }
 
 #[test]
 fn much_work_is_done_in_batches_with_pauses() {
     let model = Model::of(vec![Cell::huge(64); 1000]);
-    let mut trimmer = model.trimmer();
-    let rounds = model.run_until(&mut trimmer, settings(0.0), seconds(60));
-    assert_eq!(trimmer.demoted, 1000);
+    let mut trimmer = model.trimmer(settings(0.0));
+    let rounds = model.run_until(&mut trimmer, seconds(60));
+    assert_eq!(trimmer.totals.demoted, 1000);
     assert!(rounds.iter().all(|round| round.demoted <= MEASURED.windows_at_once as u64));
     // Each is counted twice, and not once more.
-    assert_eq!(trimmer.counted, 2000);
+    assert_eq!(trimmer.totals.counted, 2000);
     let cpu = model.0.borrow().cpu;
     assert!(cpu < seconds(2), "{cpu:?}");
 }
@@ -377,18 +376,18 @@ fn much_work_is_done_in_batches_with_pauses() {
 fn where_splitting_returns_nothing_it_is_given_up() {
     let model = Model::of(vec![Cell::huge(64); 100]);
     model.0.borrow_mut().returns_zero_pages = false;
-    let mut trimmer = model.trimmer();
-    model.run_until(&mut trimmer, settings(0.0), seconds(100));
-    assert_eq!((trimmer.demoted, trimmer.returns_memory()), (4, false));
+    let mut trimmer = model.trimmer(settings(0.0));
+    model.run_until(&mut trimmer, seconds(100));
+    assert_eq!((trimmer.totals.demoted, trimmer.returns_memory()), (4, false));
 }
 
 #[test]
 fn after_exec_nothing_that_was_known_holds() {
     let model = Model::of(vec![Cell::huge(64); 2]);
-    let mut trimmer = model.trimmer();
-    model.run_until(&mut trimmer, settings(0.0), seconds(2));
+    let mut trimmer = model.trimmer(settings(0.0));
+    model.run_until(&mut trimmer, seconds(2));
     model.0.borrow_mut().new_memory = true;
-    let round = trimmer.round(settings(0.0), seconds(2), &|| false).unwrap();
+    let round = trimmer.round(seconds(2), &|| false).unwrap();
     assert_eq!((round.demoted, round.huge_windows), (0, 2), "seen for the first time");
 }
 
@@ -396,15 +395,15 @@ fn after_exec_nothing_that_was_known_holds() {
 fn a_collapse_that_hits_the_program_after_exec_is_split_again_and_counted() {
     for (returns_zero_pages, returned) in [(true, ALL - 100), (false, 0)] {
         let model = Model::of(vec![Cell::huge(64); 2]);
-        let mut trimmer = model.trimmer();
-        model.run_until(&mut trimmer, settings(0.0), seconds(10));
-        assert_eq!((trimmer.demoted, trimmer.returned), (2, Pages(2 * (ALL - 64)).bytes()));
+        let mut trimmer = model.trimmer(settings(0.0));
+        model.run_until(&mut trimmer, seconds(10));
+        assert_eq!((trimmer.totals.demoted, trimmer.totals.returned), (2, Pages(2 * (ALL - 64)).bytes()));
         model.0.borrow_mut().returns_zero_pages = returns_zero_pages;
         model.0.borrow_mut().execs_to = Some(vec![Cell { huge: false, ..Cell::huge(100) }; 2]);
         (0..2).for_each(|index| model.change(index, |cell| cell.filled = ALL));
-        model.run_until(&mut trimmer, settings(0.0), seconds(500));
-        assert_eq!((trimmer.promoted_again, trimmer.demoted), (1, 3));
-        assert_eq!(trimmer.returned, Pages(2 * (ALL - 64) + returned).bytes());
+        model.run_until(&mut trimmer, seconds(500));
+        assert_eq!((trimmer.totals.promoted_again, trimmer.totals.demoted), (1, 3));
+        assert_eq!(trimmer.totals.returned, Pages(2 * (ALL - 64) + returned).bytes());
         assert_eq!(model.0.borrow().collapses, 1, "the other windows are of a program that is gone");
         assert!(model.cells().iter().all(|cell| !cell.huge));
     }
@@ -427,18 +426,18 @@ fn making_full_windows_huge_ends_at_an_exec_and_says_so() {
 #[test]
 fn a_stop_ends_the_round_and_a_program_that_ended_is_gone() {
     let model = Model::of(vec![Cell::huge(64); 100]);
-    let mut trimmer = model.trimmer();
-    model.run_until(&mut trimmer, settings(0.0), seconds(2));
+    let mut trimmer = model.trimmer(settings(0.0));
+    model.run_until(&mut trimmer, seconds(2));
     let left = RefCell::new(5);
     let stop = || {
         let mut left = left.borrow_mut();
         *left = u32::saturating_sub(*left, 1);
         *left == 0
     };
-    trimmer.round(settings(0.0), seconds(9), &stop).unwrap();
-    assert!(trimmer.demoted <= 4);
+    trimmer.round(seconds(9), &stop).unwrap();
+    assert!(trimmer.totals.demoted <= 4);
     model.0.borrow_mut().ended = true;
-    assert!(trimmer.round(settings(0.0), seconds(10), &|| false).unwrap_err().is_gone());
+    assert!(trimmer.round(seconds(10), &|| false).unwrap_err().is_gone());
 }
 
 proptest! {
@@ -450,15 +449,15 @@ proptest! {
     ) {
         let model = Model::of(filled.iter().map(|filled| Cell::huge(*filled)).collect());
         model.0.borrow_mut().elsewhere = elsewhere;
-        let mut trimmer = model.trimmer();
-        let rounds = model.run_until(&mut trimmer, settings(percent), seconds(60));
+        let mut trimmer = model.trimmer(settings(percent));
+        let rounds = model.run_until(&mut trimmer, seconds(60));
         let last = rounds.last().unwrap();
         prop_assert!(last.extra <= last.allowed);
         let cells = model.cells();
         let split: BTreeSet<usize> = (0..cells.len()).filter(|index| cells[*index].splits > 0).collect();
         prop_assert!(split.iter().all(|index| filled[*index] < ALL && cells[*index].splits == 1));
         let back: u64 = split.iter().map(|index| ALL - filled[*index]).sum();
-        prop_assert_eq!(trimmer.returned, Pages(back).bytes());
+        prop_assert_eq!(trimmer.totals.returned, Pages(back).bytes());
         // To the page, for any samples: all of it may hold a few pages that the samples did not see.
         let extra: u64 = cells.iter().map(Cell::zero).sum();
         let unseen = PAGES_PER_SAMPLE as u64 * cells.len() as u64;
@@ -472,11 +471,11 @@ proptest! {
         happenings in prop::collection::vec((0usize..8, 0u8..6, 0u64..=ALL), 0..60),
     ) {
         let model = Model::of(filled.iter().map(|filled| Cell::huge(*filled)).collect());
-        let mut trimmer = model.trimmer();
+        let mut trimmer = model.trimmer(settings(5.0));
         for (at, what, pages) in happenings {
             let now = model.0.borrow().now;
-            let round = trimmer.round(settings(5.0), now, &|| false).unwrap();
-            model.pass(round.next_look);
+            let round = trimmer.round(now, &|| false).unwrap();
+            model.pass(round.next_scan);
             model.change(at % filled.len(), |cell| match what {
                 0 => cell.huge = true,
                 1 => cell.huge = false,
@@ -487,8 +486,8 @@ proptest! {
             });
         }
         let splits: u32 = model.cells().iter().map(|cell| cell.splits).sum();
-        prop_assert_eq!(trimmer.demoted, u64::from(splits));
-        prop_assert!(trimmer.promoted_again <= u64::from(model.0.borrow().collapses));
+        prop_assert_eq!(trimmer.totals.demoted, u64::from(splits));
+        prop_assert!(trimmer.totals.promoted_again <= u64::from(model.0.borrow().collapses));
         prop_assert_eq!(&model.0.borrow().broken, &Vec::<String>::new());
     }
 }

@@ -55,10 +55,10 @@ impl Program for ExecsBeforeCollapse<'_> {
         self.program.mappings()
     }
 
-    fn make_ready(&self) {}
+    fn preallocate(&self) {}
 
-    fn rest(&self) {
-        self.program.rest();
+    fn free_preallocated(&self) {
+        self.program.free_preallocated();
     }
 
     fn resident(&self) -> Result<Bytes, Error> {
@@ -69,7 +69,7 @@ impl Program for ExecsBeforeCollapse<'_> {
         self.program.resident_exact()
     }
 
-    fn cgroup_room(&self) -> Option<Bytes> {
+    fn cgroup_headroom(&self) -> Option<Bytes> {
         None
     }
 

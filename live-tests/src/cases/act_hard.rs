@@ -200,7 +200,7 @@ fn a_group_without_room_gets_no_huge_page(host: &Host) -> Outcome {
     process.write(heap.all(), 7)?;
     group.limit(16 << 20)?;
     let program = RunningProgram::open(host.files(), process.pid())?;
-    let room = program.cgroup_room().ok_or("the limit is not seen")?;
+    let room = program.cgroup_headroom().ok_or("the limit is not seen")?;
     assert!(room < Bytes::mib(2), "14 MiB and page tables leave {room} of 16 MiB");
     let window = heap.windows()[0];
     assert_eq!(act::promote(&program, window, ANY_PRICE)?, Promoted::No(Refusal::CgroupLimit));

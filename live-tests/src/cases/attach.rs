@@ -11,7 +11,7 @@ use linux::pagemap::{PageEntry, Pagemap};
 use linux::probe::HostFacts;
 use units::{Bytes, Pages};
 
-use super::scripted_driver::{ScriptedDriver, generous, settings, target, use_parts};
+use super::scripted_driver::{ScriptedDriver, generous, settings, target, target_with, use_parts};
 use super::{Outcome, huge_bytes, no_automatic_huge_pages, present_pages};
 use crate::host::{Host, LiveTest, tests};
 use crate::target_process::{Backing, Mapping, Part, TargetProcess};
@@ -112,7 +112,7 @@ fn idle_huge_windows_are_given_back(host: &Host) -> Outcome {
     let returns = HostFacts::gather(host.files()).split_frees_zero_pages.is_yes();
     let mut process = TargetProcess::start()?;
     let heap = Heap::of(&mut process)?;
-    let mut targets = vec![target(host, &process)?];
+    let mut targets = vec![target_with(host, &process, generous())?];
     // Once all qualifying windows are huge, those of 200 pages are not used any more.
     let idle = Cell::new(false);
     let hot = heap.hot();
@@ -120,11 +120,11 @@ fn idle_huge_windows_are_given_back(host: &Host) -> Outcome {
     let driver = ScriptedDriver::new(
         |_| use_parts(&mut process, if idle.get() { &still_hot } else { &hot }),
         |targets: &[Target]| {
-            idle.set(idle.get() || targets[0].promoted == 4);
-            targets[0].demoted == 2
+            idle.set(idle.get() || targets[0].totals.promoted == 4);
+            targets[0].totals.demoted == 2
         },
     );
-    driver.attach(&mut targets, generous(Until::Stopped))?;
+    driver.attach(&mut targets, settings(Until::Stopped))?;
 
     assert_eq!(huge_windows(&process, heap.all)?, [0, 1], "the windows in use keep their huge pages");
     let added = Pages(2 * (512 - 200)).bytes();
@@ -154,16 +154,16 @@ fn undo_splits_what_this_run_promoted(host: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let mut process = TargetProcess::start()?;
     let heap = Heap::of(&mut process)?;
-    let mut targets = vec![target(host, &process)?];
+    let mut targets = vec![target_with(host, &process, generous())?];
     let driver = ScriptedDriver::new(|_| use_parts(&mut process, &heap.hot()), |_| false);
-    driver.attach(&mut targets, generous(Until::Settled))?;
+    driver.attach(&mut targets, settings(Until::Settled))?;
     assert_eq!(huge_windows(&process, heap.all)?, [0, 1, 6, 7]);
     assert_eq!(targets[0].extra_rss(), Pages(2 * (512 - 200)).bytes());
 
     targets[0].undo();
 
     assert_eq!(huge_bytes(host, &process, heap.all)?, 0);
-    assert_eq!((targets[0].promoted, targets[0].demoted), (4, 4));
+    assert_eq!((targets[0].totals.promoted, targets[0].totals.demoted), (4, 4));
     let returns = HostFacts::gather(host.files()).split_frees_zero_pages.is_yes();
     let owed = if returns { Bytes(0) } else { Pages(2 * (512 - 200)).bytes() };
     assert_eq!(targets[0].extra_rss(), owed);
@@ -186,7 +186,7 @@ fn two_programs_share_one_masu(host: &Host) -> Outcome {
     assert!(targets.iter().all(|target| target.phase == Phase::Settled));
     assert_eq!(huge_windows(&processes[0], heaps[0].all)?, [0, 1]);
     assert_eq!(huge_windows(&processes[1], heaps[1].all)?, [0; 0], "what is hot in one is not hot in the other");
-    assert_eq!((targets[0].promoted, targets[1].promoted), (2, 0));
+    assert_eq!((targets[0].totals.promoted, targets[1].totals.promoted), (2, 0));
     for (process, heap) in processes.iter_mut().zip(&heaps) {
         heap.check(process)?;
     }
@@ -202,9 +202,9 @@ fn a_dry_run_plans_the_same_and_changes_nothing(host: &Host) -> Outcome {
         Pagemap::open(process.pid())?.entries(heap.all.range())
     };
     let before = entries(&process)?;
-    let mut targets = vec![target(host, &process)?];
+    let mut targets = vec![target_with(host, &process, generous())?];
     let driver = ScriptedDriver::new(|_| use_parts(&mut process, &heap.hot()), |_| false);
-    let dry = hugepages::attach::Settings { dry_run: true, ..generous(Until::Settled) };
+    let dry = hugepages::attach::Settings { dry_run: true, ..settings(Until::Settled) };
     driver.attach(&mut targets, dry)?;
 
     assert_eq!(entries(&process)?, before);
@@ -212,7 +212,7 @@ fn a_dry_run_plans_the_same_and_changes_nothing(host: &Host) -> Outcome {
     let report = Report::of(&targets[0], Duration::ZERO, true);
     assert_eq!((report.windows_promoted, report.windows_demoted), (4, 0));
     assert_eq!(report.extra_rss_bytes, Pages(2 * (512 - 200)).bytes());
-    assert_eq!((targets[0].promoted, targets[0].extra_rss()), (0, Bytes(0)));
+    assert_eq!((targets[0].totals.promoted, targets[0].extra_rss()), (0, Bytes(0)));
     heap.check(&mut process)
 }
 
@@ -226,15 +226,15 @@ fn shared_memory_and_files_are_left_alone_however_hot(host: &Host) -> Outcome {
         process.write(heap.all(), 7)?;
         heaps.push(heap);
     }
-    let mut targets = vec![target(host, &process)?];
+    let mut targets = vec![target_with(host, &process, generous())?];
     let all: Vec<Part> = heaps.iter().map(|heap| heap.all()).collect();
-    ScriptedDriver::new(|_| use_parts(&mut process, &all), |_| false).attach(&mut targets, generous(Until::Settled))?;
+    ScriptedDriver::new(|_| use_parts(&mut process, &all), |_| false).attach(&mut targets, settings(Until::Settled))?;
 
     for (heap, huge) in heaps.iter().zip([0, 0, 0, 2]) {
         assert_eq!(huge_windows(&process, *heap)?.len(), huge, "{}", heap.range());
         process.check(heap.all(), 7)?;
     }
-    assert_eq!(targets[0].promoted, 2);
+    assert_eq!(targets[0].totals.promoted, 2);
     let refused = targets[0].refused();
     assert!(refused.get(&Refusal::NotAnonymous).is_some_and(|windows| *windows >= 6), "{refused:?}");
     Ok(())

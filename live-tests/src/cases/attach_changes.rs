@@ -4,14 +4,14 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use hugepages::Refusal;
-use hugepages::attach::{Settings, Until};
+use hugepages::attach::Until;
 use hugepages::policy;
 use hugepages::report::Report;
 use hugepages::target::{Phase, Target};
 use linux::probe::HostFacts;
 use units::Pages;
 
-use super::scripted_driver::{ScriptedDriver, generous, settings, target, use_parts};
+use super::scripted_driver::{ScriptedDriver, generous, settings, target, target_with, use_parts};
 use super::{Outcome, huge_bytes, no_automatic_huge_pages};
 use crate::host::{Host, LiveTest, tests};
 use crate::target_process::{Backing, Mapping, Protection, TargetError, TargetProcess};
@@ -51,15 +51,15 @@ fn a_program_that_execs_starts_anew(host: &Host) -> Outcome {
     };
     let mut execed = false;
     let until = |targets: &[Target]| {
-        if !execed && targets[0].promoted == 2 {
+        if !execed && targets[0].totals.promoted == 2 {
             execed = true;
             exec_now.set(true);
         }
-        targets[0].promoted == 5 && targets[0].phase == Phase::Settled
+        targets[0].totals.promoted == 5 && targets[0].phase == Phase::Settled
     };
     ScriptedDriver::new(script, until).attach(&mut targets, settings(Until::Stopped))?;
 
-    assert_eq!(targets[0].execs, 1);
+    assert_eq!(targets[0].totals.execs, 1);
     assert_eq!(targets[0].promoted_now(), 3);
     assert_eq!(huge_bytes(host, &process, heap)?, 3 * HUGE);
     process.check(heap.all(), 7)?;
@@ -133,12 +133,12 @@ fn windows_that_a_fork_shares_wait_until_it_ended(host: &Host) -> Outcome {
     let until = |targets: &[Target]| {
         let refused = |why| targets[0].refused().get(&why) == Some(&2);
         if !ended && refused(Refusal::Shared) {
-            assert_eq!(targets[0].promoted, 0, "a shared window was promoted");
+            assert_eq!(targets[0].totals.promoted, 0, "a shared window was promoted");
             ended = true;
             end_fork.set(true);
         }
         write.set(refused(Refusal::Invalid));
-        targets[0].promoted == 2
+        targets[0].totals.promoted == 2
     };
     ScriptedDriver::new(script, until).attach(&mut targets, settings(Until::Stopped))?;
     assert!(ended);
@@ -158,7 +158,7 @@ fn a_refusal_that_lasts_is_reported_and_not_repeated(host: &Host) -> Outcome {
     let hot = [plain.all(), unwanted.all(), cut.all()];
     ScriptedDriver::new(|_| use_parts(&mut process, &hot), |_| false).attach(&mut targets, settings(Until::Settled))?;
 
-    assert_eq!((targets[0].phase, targets[0].promoted), (Phase::Settled, 1));
+    assert_eq!((targets[0].phase, targets[0].totals.promoted), (Phase::Settled, 1));
     let refused = targets[0].refused();
     assert_eq!(refused.get(&Refusal::Forbidden), Some(&2), "{refused:?}");
     assert!(refused.get(&Refusal::CrossesMappings).is_some_and(|windows| *windows >= 1), "{refused:?}");
@@ -180,19 +180,18 @@ fn memory_that_changes_all_the_time_is_never_damaged(host: &Host) -> Outcome {
     let mut process = TargetProcess::start()?;
     let mut churn = Churn { heap: process.map(Backing::Anonymous, 4)?, seed: 0 };
     churn.rewrite(&mut process)?;
-    let mut targets = vec![target(host, &process)?];
+    let policy = policy::Settings { idle_rounds: 1, ..generous() };
+    let mut targets = vec![target_with(host, &process, policy)?];
     let played = Cell::new(0);
     let script = |waits: u32| {
         played.set(waits);
         churn.step(&mut process, waits)
     };
-    let s = generous(Until::Stopped);
-    let policy = policy::Settings { idle_rounds: 1, ..s.policy };
-    let until = |targets: &[Target]| played.get() >= ROUNDS && targets[0].promoted > 0;
-    ScriptedDriver::new(script, until).attach(&mut targets, Settings { policy, ..s })?;
+    let until = |targets: &[Target]| played.get() >= ROUNDS && targets[0].totals.promoted > 0;
+    ScriptedDriver::new(script, until).attach(&mut targets, settings(Until::Stopped))?;
     churn.check(&mut process)?;
-    assert!(targets[0].promoted >= 4, "promoted {}", targets[0].promoted);
-    assert!(!demotes || targets[0].demoted + targets[0].promoted_now() <= targets[0].promoted);
+    assert!(targets[0].totals.promoted >= 4, "promoted {}", targets[0].totals.promoted);
+    assert!(!demotes || targets[0].totals.demoted + targets[0].promoted_now() <= targets[0].totals.promoted);
     Ok(())
 }
 

@@ -74,7 +74,13 @@ fn attach_on_this_backend_promotes_the_hot_windows(host: &Host) -> Outcome {
     let (mut process, heap) = half_hot()?;
     let program = RunningProgram::open(host.files().clone(), process.pid())?;
     let observer = DamonObserver::start(&*FILES, process.pid())?;
-    let mut targets = vec![Target::new(process.pid(), "target".to_owned(), Box::new(program), Box::new(observer))?];
+    let mut targets = vec![Target::new(
+        process.pid(),
+        "target".to_owned(),
+        Box::new(program),
+        Box::new(observer),
+        hugepages::policy::PAPER,
+    )?];
     let play = |_| {
         for _ in 0..10 {
             work_on(&mut process)?;
@@ -82,7 +88,7 @@ fn attach_on_this_backend_promotes_the_hot_windows(host: &Host) -> Outcome {
         }
         Ok(())
     };
-    let until = |targets: &[Target]| targets[0].promoted >= 10;
+    let until = |targets: &[Target]| targets[0].totals.promoted >= 10;
     ScriptedDriver::new(play, until).attach(&mut targets, settings(Until::Stopped))?;
     process.rest()?;
     let viewer = access::residency::Viewer::open(process.pid())?;

@@ -42,7 +42,7 @@ impl<P: FnMut(u32) -> Result<(), TargetError>, U: FnMut(&[Target]) -> bool> Scri
             return Err(failure.into());
         }
         if self.start.elapsed() >= TIME_LIMIT {
-            let verdicts: Vec<_> = targets.iter().map(|target| (target.plan.verdicts, target.refused())).collect();
+            let verdicts: Vec<_> = targets.iter().map(|target| (target.verdicts(), target.refused())).collect();
             return Err(format!("not done within {} s: {verdicts:?}", TIME_LIMIT.as_secs()).into());
         }
         Ok(())
@@ -71,7 +71,7 @@ impl<P: FnMut(u32) -> Result<(), TargetError>, U: FnMut(&[Target]) -> bool> Cont
         Duration::ZERO
     }
 
-    fn in_haste(&mut self, _: bool) {}
+    fn set_urgent(&mut self, _: bool) {}
 
     fn progress(&mut self, _: Doing, targets: &[Target]) {
         self.stopped |= (self.until)(targets);
@@ -81,27 +81,29 @@ impl<P: FnMut(u32) -> Result<(), TargetError>, U: FnMut(&[Target]) -> bool> Cont
 /// Settings as the paper has them: no memory to be added, rounds short.
 pub(super) fn settings(until: Until) -> Settings {
     let short = Duration::from_millis(20);
-    Settings {
-        policy: policy::PAPER,
-        pace: rate_limiter::MEASURED,
-        until,
-        dry_run: false,
-        round_min: (2 * short, short),
-    }
+    Settings { rate: rate_limiter::MEASURED, until, dry_run: false, round_min: (2 * short, short) }
 }
 
-/// The same with any amount of memory to be added.
-pub(super) fn generous(until: Until) -> Settings {
-    let s = settings(until);
-    Settings { policy: policy::Settings { max_extra_rss: Fraction::clamped(1.0), ..s.policy }, ..s }
+/// The paper's policy with any amount of memory to be added.
+pub(super) fn generous() -> policy::Settings {
+    policy::Settings { max_extra_rss: Fraction::clamped(1.0), ..policy::PAPER }
 }
 
-/// The target process as the loop sees it, observed by the walk.
+/// The target process as the loop sees it, observed by the walk. No memory is to be added.
 pub(super) fn target(host: &Host, process: &TargetProcess) -> Result<Target, libtest_mimic::Failed> {
+    target_with(host, process, policy::PAPER)
+}
+
+/// The same with another policy.
+pub(super) fn target_with(
+    host: &Host,
+    process: &TargetProcess,
+    policy: policy::Settings,
+) -> Result<Target, libtest_mimic::Failed> {
     let files: Rooted = host.files().clone();
     let program = RunningProgram::open(files.clone(), process.pid())?;
     let observer = WalkObserver::new(walker()?, files, process.pid())?;
-    Ok(Target::new(process.pid(), "target".to_owned(), Box::new(program), Box::new(observer))?)
+    Ok(Target::new(process.pid(), "target".to_owned(), Box::new(program), Box::new(observer), policy)?)
 }
 
 /// A program that uses these parts of its memory, and that the processor has not helped to remember where they are.

@@ -35,8 +35,8 @@ fn settings() -> Settings {
     Settings {
         max_extra_rss: Fraction::clamped(0.1),
         still_for: short,
-        look_every: (short, 2 * short),
-        look_fraction: NonZeroFraction::ratio(1, 1),
+        scan_every: (short, 2 * short),
+        scan_fraction: NonZeroFraction::ratio(1, 1),
         ..MEASURED
     }
 }
@@ -58,15 +58,15 @@ fn all_huge(host: &Host, process: &TargetProcess, heap: Mapping) -> Outcome {
 }
 
 fn trimmer(host: &Host, process: &TargetProcess) -> Result<Trimmer> {
-    Ok(Trimmer::open(host.files().clone(), process.pid())?)
+    Ok(Trimmer::open(host.files().clone(), process.pid(), settings())?)
 }
 
 /// Runs `count` rounds, each at the time requested by the last one.
 fn rounds(trimmer: &mut Trimmer, count: usize) -> Result<Vec<Round>> {
     let mut rounds = Vec::new();
     for _ in 0..count {
-        let round = trimmer.round(settings(), clock(), &|| false)?;
-        std::thread::sleep(round.next_look.max(Duration::from_millis(1)));
+        let round = trimmer.round(clock(), &|| false)?;
+        std::thread::sleep(round.next_scan.max(Duration::from_millis(1)));
         rounds.push(round);
     }
     Ok(rounds)
@@ -106,12 +106,16 @@ fn thin_windows_shrink_to_what_was_touched_and_keep_their_content(host: &Host) -
 
     process.check(heap.all().every(8), 7)?;
     if !returns_memory(host) {
-        assert!(!trimmer.returns_memory() && trimmer.demoted <= 4, "{} splits for nothing", trimmer.demoted);
+        assert!(
+            !trimmer.returns_memory() && trimmer.totals.demoted <= 4,
+            "{} splits for nothing",
+            trimmer.totals.demoted
+        );
         return Ok(());
     }
     let left = own_pages(&process, heap)?;
     assert!(left <= 16 * 64 * 11 / 10, "{left} pages: {all:?}");
-    assert_eq!(trimmer.returned, Pages(16 * 512 - left).bytes());
+    assert_eq!(trimmer.totals.returned, Pages(16 * 512 - left).bytes());
     let last = all.last().ok_or("no round")?;
     assert!(last.extra <= last.allowed, "{last:?}");
     // The pages that came back are zero still, and there when they are wanted.
@@ -136,8 +140,8 @@ fn dense_windows_are_left_as_they_are(host: &Host) -> Outcome {
     rounds(&mut trimmer, 8)?;
 
     assert_eq!(huge_bytes(host, &process, dense)?, dense.range().bytes().0, "all of the dense ones are huge");
-    assert!(trimmer.demoted >= 4 || !returns_memory(host), "{} were split", trimmer.demoted);
-    assert_eq!(trimmer.counted, 2 * trimmer.demoted, "what was not split was not read as a whole");
+    assert!(trimmer.totals.demoted >= 4 || !returns_memory(host), "{} were split", trimmer.totals.demoted);
+    assert_eq!(trimmer.totals.counted, 2 * trimmer.totals.demoted, "what was not split was not read as a whole");
     process.check(dense.all(), 7)?;
     process.check(thin.all().every(8), 7)?;
     Ok(())
@@ -157,15 +161,15 @@ fn a_window_is_not_split_while_it_is_being_filled(host: &Host) -> Outcome {
         process.write(heap.page(page), 7)?;
         std::thread::sleep(Duration::from_millis(2));
         if Instant::now() >= due {
-            let round = trimmer.round(settings(), clock(), &|| false)?;
+            let round = trimmer.round(clock(), &|| false)?;
             looked += 1;
-            due = Instant::now() + round.next_look;
+            due = Instant::now() + round.next_scan;
             assert_eq!(round.demoted, 0, "split in look {looked}, at page {page}");
         }
     }
     assert!(looked >= 5, "{looked} looks are too few to say anything");
     rounds(&mut trimmer, 6)?;
-    assert_eq!(trimmer.demoted, 0, "and it is full now");
+    assert_eq!(trimmer.totals.demoted, 0, "and it is full now");
     process.check(heap.all(), 7)?;
     Ok(())
 }
@@ -189,7 +193,7 @@ fn a_single_byte_anywhere_makes_a_page_not_zero(host: &Host) -> Outcome {
     // It is not split, whatever the samples: they never show fewer pages than there are.
     let mut trimmer = trimmer(host, &process)?;
     rounds(&mut trimmer, 8)?;
-    assert_eq!(trimmer.demoted, 0);
+    assert_eq!(trimmer.totals.demoted, 0);
     assert!(huge_bytes(host, &process, heap)? > 0);
     Ok(())
 }
@@ -228,14 +232,14 @@ fn windows_that_a_fork_shares_and_locked_ones_are_left_alone(host: &Host) -> Out
     let fork = process.fork()?;
     let mut shared = trimmer(host, &process)?;
     rounds(&mut shared, 8)?;
-    assert_eq!((shared.demoted, shared.counted), (0, 0));
+    assert_eq!((shared.totals.demoted, shared.totals.counted), (0, 0));
     let both = (huge_bytes(host, &process, heap)?, own_pages(&process, heap)?);
     assert_eq!(both, (heap.range().bytes().0, 2 * 512), "reading what is shared would have split and copied it");
     process.check_in_fork(fork, heap.all().every(8), 7)?;
     process.end_fork(fork)?;
     if returns_memory(host) {
         rounds(&mut shared, 8)?;
-        assert_eq!(shared.demoted, 2);
+        assert_eq!(shared.totals.demoted, 2);
     }
 
     let locked = advised(&mut process, 1)?;
@@ -263,10 +267,10 @@ fn a_window_that_fills_up_after_it_was_split_is_promoted_again(host: &Host) -> O
     all_huge(host, &process, heap)?;
     let mut trimmer = trimmer(host, &process)?;
     rounds(&mut trimmer, 6)?;
-    assert_eq!((trimmer.demoted, huge_bytes(host, &process, heap)?), (2, 0));
+    assert_eq!((trimmer.totals.demoted, huge_bytes(host, &process, heap)?), (2, 0));
     process.write(heap.window(0), 7)?;
     rounds(&mut trimmer, 30)?;
-    assert_eq!(trimmer.promoted_again, 1);
+    assert_eq!(trimmer.totals.promoted_again, 1);
     assert_eq!(huge_bytes(host, &process, heap)?, 2 << 20);
     process.check(heap.window(0), 7)?;
     process.check(heap.all().every(8), 7)?;
@@ -288,10 +292,10 @@ fn a_program_that_execs_is_trimmed_anew_and_one_that_ends_is_gone(host: &Host) -
     let first = rounds(&mut trimmer, 1)?[0];
     assert_eq!((first.huge_windows, first.demoted), (3, 0));
     rounds(&mut trimmer, 6)?;
-    assert!(trimmer.demoted == 3 || !returns_memory(host));
+    assert!(trimmer.totals.demoted == 3 || !returns_memory(host));
     process.check(fresh.all().every(8), 3)?;
     process.kill();
-    let gone = trimmer.round(settings(), clock(), &|| false).expect_err("it has ended");
+    let gone = trimmer.round(clock(), &|| false).expect_err("it has ended");
     assert!(gone.is_gone(), "{gone}");
     let never = Reader::open(process.pid()).map(drop).expect_err("it has ended");
     assert!(never.is_gone(), "{never}");

@@ -13,11 +13,18 @@ fn settings() -> Settings {
 
 fn small(number: u64, hot: u64, resident: u64) -> WindowView {
     let walks = Rate::per_second(f64::from(u32::try_from(hot).unwrap()));
-    WindowView { window: Window(number), hot: Pages(hot), resident: Pages(resident), walks, huge: None, wish: None }
+    WindowView {
+        window: Window(number),
+        hot: Pages(hot),
+        resident: Pages(resident),
+        walks,
+        huge: None,
+        preference: None,
+    }
 }
 
 fn huge(number: u64, resident_before: Option<u64>, idle_rounds: u32, probed: bool) -> WindowView {
-    let huge = HugeView { resident_before: resident_before.map(Pages), idle_rounds, probed, given_back: 0 };
+    let huge = HugeView { resident_before: resident_before.map(Pages), idle_rounds, probed, times_split: 0 };
     WindowView { huge: Some(huge), ..small(number, 0, 512) }
 }
 
@@ -46,7 +53,7 @@ fn full_windows_are_free_and_go_first_even_without_a_budget() {
     let windows = [small(1, 512, 500), small(2, 128, 512)];
     let plan = decide(&windows, ROOMY, PAPER);
     assert_eq!(plan.promote.iter().map(|p| p.window.0).collect::<Vec<_>>(), [2]);
-    assert_eq!(plan.verdicts, Tally { seen: 2, hot: 2, over_budget: 1, ..Tally::default() });
+    assert_eq!(plan.verdicts, Tally { scanned: 2, hot: 2, over_budget: 1, ..Tally::default() });
 }
 
 #[test]
@@ -61,7 +68,7 @@ fn the_budget_goes_where_a_byte_saves_most_walks() {
 }
 
 #[test]
-fn an_idle_huge_window_is_probed_before_it_is_given_back() {
+fn an_idle_huge_window_is_probed_before_it_is_times_split() {
     let s = settings();
     assert_eq!(judge(&huge(1, None, s.idle_rounds - 1, false), s), Verdict::Keep);
     assert_eq!(judge(&huge(1, None, s.idle_rounds, false), s), Verdict::Probe);
@@ -78,27 +85,27 @@ fn a_thin_window_gets_less_patience_and_a_full_one_is_never_split() {
 }
 
 #[test]
-fn a_window_that_was_given_back_too_early_gets_twice_the_patience_each_time() {
+fn a_window_that_was_times_split_too_early_gets_twice_the_patience_each_time() {
     let s = settings(); // 3 rounds
-    let verdict = |idle_rounds, given_back| {
+    let verdict = |idle_rounds, times_split| {
         let view = huge(1, None, idle_rounds, false);
-        judge(&WindowView { huge: view.huge.map(|huge| HugeView { given_back, ..huge }), ..view }, s)
+        judge(&WindowView { huge: view.huge.map(|huge| HugeView { times_split, ..huge }), ..view }, s)
     };
     assert_eq!([verdict(3, 0), verdict(3, 1), verdict(6, 1)], [Verdict::Probe, Verdict::Keep, Verdict::Probe]);
     assert_eq!([verdict(191, 6), verdict(192, 6), verdict(192, 1000)], [Verdict::Keep, Verdict::Probe, Verdict::Probe]);
 }
 
 #[test]
-fn a_huge_window_is_suspect_from_the_second_idle_round_on() {
+fn a_huge_window_is_split_candidate_from_the_second_idle_round_on() {
     let patient = Settings { idle_rounds: 10, ..settings() };
     for s in [settings(), patient] {
-        assert_eq!([1, 2].map(|idle| is_suspect(huge(1, None, idle, false).huge.unwrap(), s)), [false, true]);
+        assert_eq!([1, 2].map(|idle| is_split_candidate(huge(1, None, idle, false).huge.unwrap(), s)), [false, true]);
     }
-    let suspect = |window: WindowView| is_suspect(window.huge.unwrap(), settings());
+    let suspect = |window: WindowView| is_split_candidate(window.huge.unwrap(), settings());
     assert!(suspect(huge(1, Some(100), 1, false)), "a thin one at once");
     assert!(!suspect(huge(1, None, 0, false)) && !suspect(huge(1, Some(512), 9, true)));
-    let before = |idle| HugeView { given_back: 2, ..huge(1, None, idle, false).huge.unwrap() };
-    assert_eq!([6, 7].map(|idle| is_suspect(before(idle), settings())), [false, true], "beyond half of 12");
+    let before = |idle| HugeView { times_split: 2, ..huge(1, None, idle, false).huge.unwrap() };
+    assert_eq!([6, 7].map(|idle| is_split_candidate(before(idle), settings())), [false, true], "beyond half of 12");
 }
 
 #[test]
@@ -125,27 +132,24 @@ fn a_few_windows_at_the_threshold_do_not_keep_a_large_program_from_settling() {
 
 #[test]
 fn looking_goes_on_while_the_pages_of_undecided_windows_come_in_sight() {
-    let look = |wanted, undecided_pages| Growth { seen: 100, wanted, undecided: 2, undecided_pages };
-    let steady = |before, now| is_steady(Some(before), now, PAPER);
+    let look = |wanted, undecided_pages| Growth { noise: 0.0, wanted, undecided: 2, undecided_pages };
+    let steady = |before, now| is_steady(Some(before), now);
     assert!(steady(look(0, 0), look(0, 0)), "an idle program");
     assert!(steady(look(7, 100), look(7, 110)));
     assert!(!steady(look(7, 100), look(7, 111)), "a random access over a large heap, a fifth of it seen so far");
     assert!(!steady(look(0, 0), look(0, 1)));
     assert!(!steady(look(7, 100), look(8, 100)));
-    assert!(!is_steady(None, look(7, 100), PAPER), "nothing to compare with");
+    assert!(!is_steady(None, look(7, 100)), "nothing to compare with");
 }
 
 #[test]
 fn looking_ends_when_hardly_a_window_is_undecided() {
-    let look = |wanted, undecided| Growth { seen: 200, wanted, undecided, undecided_pages: 127 * undecided };
+    let look = |wanted, undecided| Growth { noise: 0.0, wanted, undecided, undecided_pages: 127 * undecided };
     let fewer = |wanted| Some(Growth { undecided_pages: 10, ..look(wanted, 5) });
-    assert!(is_steady(fewer(160), look(160, 5), PAPER));
-    assert!(!is_steady(fewer(160), look(160, 6), PAPER));
-    assert!(
-        !is_steady(fewer(80), look(160, 5), PAPER),
-        "a sweep: the windows that it will reach are not undecided yet"
-    );
-    assert!(!is_steady(fewer(0), look(0, 2), PAPER), "an idle program may wake up yet");
+    assert!(is_steady(fewer(160), look(160, 5)));
+    assert!(!is_steady(fewer(160), look(160, 6)));
+    assert!(!is_steady(fewer(80), look(160, 5)), "a sweep: the windows that it will reach are not undecided yet");
+    assert!(!is_steady(fewer(0), look(0, 2)), "an idle program may wake up yet");
 }
 
 #[test]
@@ -157,16 +161,18 @@ fn what_if_counts_windows_and_memory_for_each_fraction() {
 }
 
 fn whole(views: &[WindowView]) -> Vec<Evidence> {
-    views.iter().map(|view| Evidence { view: *view, seen: Seen::Whole }).collect()
+    views.iter().map(|view| Evidence { view: *view, observation: Observation::Whole }).collect()
 }
 
 #[test]
 fn windows_whose_look_was_cut_short_count_as_their_controls_turned_out() {
     // Ten deserved a huge page at 130 hot pages. Two of them were observed to the end: one stayed at 130, one came to
     // 300.
-    let cut_short = (1..=8).map(|number| Evidence { view: small(number, 130, 512), seen: Seen::CutShort });
-    let controls = [small(9, 130, 500), small(10, 300, 512)].map(|view| Evidence { view, seen: Seen::Control });
-    let never = Evidence { view: small(11, 64, 512), seen: Seen::Whole };
+    let cut_short =
+        (1..=8).map(|number| Evidence { view: small(number, 130, 512), observation: Observation::CutShort });
+    let controls =
+        [small(9, 130, 500), small(10, 300, 512)].map(|view| Evidence { view, observation: Observation::Control });
+    let never = Evidence { view: small(11, 64, 512), observation: Observation::Whole };
     let evidence: Vec<Evidence> = cut_short.chain(controls).chain([never]).collect();
     assert_eq!(what_if(&evidence).map(|a| a.windows), [11, 10, 5, 0]);
     assert_eq!(what_if(&evidence)[1].extra_rss, cost(Pages(500)), "the eight are full, and that is known");
@@ -197,7 +203,7 @@ fn any_view() -> impl Strategy<Value = WindowView> {
             resident_before: before.map(Pages),
             idle_rounds,
             probed,
-            given_back: 0,
+            times_split: 0,
         }),
         ..small(number, hot.min(resident), resident)
     })
@@ -231,9 +237,9 @@ proptest! {
         let budget = Budget { base: Bytes::gib(1 << 20), spent: Bytes(0) };
         let count = |hot_fraction| decide(&views, budget, Settings { hot_fraction, ..unlimited }).promote.len();
         prop_assert!(count(high) <= count(low));
-        let seen = |n: usize| [Seen::Whole, Seen::CutShort, Seen::Control][n % 3];
+        let observation = |n: usize| [Observation::Whole, Observation::CutShort, Observation::Control][n % 3];
         let evidence: Vec<Evidence> =
-            views.iter().enumerate().map(|(n, view)| Evidence { view: *view, seen: seen(n) }).collect();
+            views.iter().enumerate().map(|(n, view)| Evidence { view: *view, observation: observation(n) }).collect();
         let answers = what_if(&evidence);
         prop_assert!(answers.windows(2).all(|pair| pair[0].windows >= pair[1].windows));
         prop_assert!(answers.windows(2).all(|pair| pair[0].extra_rss >= pair[1].extra_rss));

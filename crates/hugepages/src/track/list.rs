@@ -119,7 +119,14 @@ mod tests {
 
     fn view(window: u64, hot: u64) -> WindowView {
         let walks = Rate::per_second(7.0);
-        WindowView { window: Window(window), hot: Pages(hot), resident: Pages(512), walks, huge: None, wish: None }
+        WindowView {
+            window: Window(window),
+            hot: Pages(hot),
+            resident: Pages(512),
+            walks,
+            huge: None,
+            preference: None,
+        }
     }
 
     #[test]

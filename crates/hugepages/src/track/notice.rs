@@ -22,6 +22,8 @@ pub struct Notice {
     told: Option<(Duration, u32)>,
     /// An unfetched list exists.
     waiting: bool,
+    /// Signals sent.
+    signals: u64,
 }
 
 impl Notice {
@@ -44,6 +46,16 @@ impl Notice {
     pub fn told(&mut self, now: Duration) {
         let times = self.told.map_or(0, |(_, times)| times);
         self.told = Some((now, times.saturating_add(1)));
+    }
+
+    /// Counts a sent signal.
+    pub fn sent(&mut self) {
+        self.signals += 1;
+    }
+
+    /// Number of signals sent.
+    pub fn signals(&self) -> u64 {
+        self.signals
     }
 
     /// Records a fetch: true if there was a list.

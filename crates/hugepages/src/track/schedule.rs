@@ -3,7 +3,7 @@
 //! A round scans at doubling ages up to the program's own period, with a scan at the period's end, from which its
 //! list is made. Then the round rests: until the next one is due by the session parameters, and long enough to keep
 //! the cost of watching below a part of one processor ([`Settings::cpu_fraction`]): a program may not occupy the
-//! tracker by asking for much. The cost of promotion does not delay scans: promotion has its own pace, and only
+//! tracker by asking for much. The cost of promotion does not delay scans: promotion has its own rate limit, and only
 //! repeated promotion is owed ([`Debt`]). A settled program without a time between rounds is watched in longer
 //! rounds, as in `masu attach`.
 //!
@@ -27,7 +27,7 @@ pub struct Settings {
     /// Largest fraction of one processor for watching one program.
     pub cpu_fraction: NonZeroFraction,
     /// Rate limiter of watching settled programs.
-    pub pace: rate_limiter::Settings,
+    pub rate: rate_limiter::Settings,
 }
 
 /// Observation after which an untouched window counts as idle: the shortest first round of `masu attach`.
@@ -43,7 +43,7 @@ pub fn period(terms: Terms) -> Duration {
 
 /// Age of the scan after the one at `last`; `None` when that was the last of the round. The round has `length`, at
 /// least `period`, and there is a scan at the end of `period`, too.
-pub fn next_look(last: Option<Duration>, period: Duration, length: Duration) -> Option<Duration> {
+pub fn next_scan(last: Option<Duration>, period: Duration, length: Duration) -> Option<Duration> {
     if last.is_some_and(|last| last >= length) {
         return None;
     }
@@ -57,9 +57,9 @@ pub fn next_look(last: Option<Duration>, period: Duration, length: Duration) -> 
 /// Length of a round. `spent` is the cost of the last one; `is_long_due` is true when a round long enough to find
 /// idle windows is due.
 pub fn length(terms: Terms, settled: bool, spent: Duration, is_long_due: bool, s: Settings) -> Duration {
-    let may_look_on = settled && terms.every_ms == 0;
-    let watch = spent.div_f64(s.pace.watch_fraction.get()).min(s.pace.watch_every.1);
-    let on = if may_look_on { watch } else { Duration::ZERO };
+    let may_watch = settled && terms.every_ms == 0;
+    let watch = spent.div_f64(s.rate.watch_fraction.get()).min(s.rate.watch_every.1);
+    let on = if may_watch { watch } else { Duration::ZERO };
     period(terms).max(on).max(if is_long_due { LONG } else { Duration::ZERO })
 }
 
@@ -73,7 +73,7 @@ pub fn rest(terms: Terms, took: Duration, spent: Duration, s: Settings) -> Durat
 /// Cost of a program to the tracker, not yet paid for with rest.
 ///
 /// Making all of a large program huge at once may take seconds, which is no reason to stop scanning it for minutes. A
-/// program that splits its windows again and again has them promoted only at the pace of its scans.
+/// program that splits its windows again and again has them promoted only at the rate of its scans.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Debt {
     owed: Duration,
@@ -100,16 +100,16 @@ mod tests {
 
     use super::*;
 
-    const S: Settings = Settings { cpu_fraction: NonZeroFraction::ratio(1, 10), pace: rate_limiter::MEASURED };
+    const S: Settings = Settings { cpu_fraction: NonZeroFraction::ratio(1, 10), rate: rate_limiter::MEASURED };
 
     const fn ms(n: u64) -> Duration {
         Duration::from_millis(n)
     }
 
-    fn looks(period: Duration, length: Duration) -> Vec<u128> {
+    fn scans(period: Duration, length: Duration) -> Vec<u128> {
         let mut ages = Vec::new();
         let mut last = None;
-        while let Some(next) = next_look(last, period, length) {
+        while let Some(next) = next_scan(last, period, length) {
             ages.push(next.as_millis());
             last = Some(next);
         }
@@ -118,12 +118,12 @@ mod tests {
 
     #[test]
     fn looks_double_and_the_last_is_at_the_end_of_the_period() {
-        assert_eq!(looks(ms(1280), ms(1280)), [10, 20, 40, 80, 160, 320, 640, 1280]);
-        assert_eq!(looks(ms(1000), ms(1000)), [10, 20, 40, 80, 160, 320, 640, 1000]);
-        assert_eq!(looks(ms(10), ms(10)), [10]);
-        assert_eq!(looks(ms(13), ms(13)), [13]);
-        assert_eq!(looks(ms(100), ms(1280)), [10, 20, 40, 100, 200, 400, 800, 1280]);
-        assert_eq!(looks(ms(1000), ms(1280)), [10, 20, 40, 80, 160, 320, 640, 1000, 1280]);
+        assert_eq!(scans(ms(1280), ms(1280)), [10, 20, 40, 80, 160, 320, 640, 1280]);
+        assert_eq!(scans(ms(1000), ms(1000)), [10, 20, 40, 80, 160, 320, 640, 1000]);
+        assert_eq!(scans(ms(10), ms(10)), [10]);
+        assert_eq!(scans(ms(13), ms(13)), [13]);
+        assert_eq!(scans(ms(100), ms(1280)), [10, 20, 40, 100, 200, 400, 800, 1280]);
+        assert_eq!(scans(ms(1000), ms(1280)), [10, 20, 40, 80, 160, 320, 640, 1000, 1280]);
     }
 
     #[test]
@@ -161,7 +161,7 @@ mod tests {
         #[test]
         fn every_round_looks_at_its_period_and_at_its_end_in_growing_steps(period in 10u64..600_000, on in 0u64..600_000) {
             let length = period + on;
-            let ages = looks(ms(period), ms(length));
+            let ages = scans(ms(period), ms(length));
             prop_assert!(ages.contains(&u128::from(period)));
             prop_assert_eq!(*ages.last().unwrap(), u128::from(length));
             prop_assert!(ages.is_sorted() && ages.len() < 32);

@@ -20,7 +20,7 @@ use super::admission::{self, ACCOUNTS_AT_ONCE, Account, Bounds, Crowd, Verdict};
 use super::schedule;
 use super::session::{Session, Wanted, may_register};
 use super::share::Limits;
-use super::watched::{Came, Watched};
+use super::watched::{Outcome, Watched};
 use crate::target::Target;
 
 /// Settings of the loop.
@@ -55,7 +55,7 @@ pub trait Control {
     /// Processor time of this process so far.
     fn cpu_time(&self) -> Duration;
     /// Called before and after a call that may make a program wait.
-    fn in_haste(&mut self, haste: bool);
+    fn set_urgent(&mut self, urgent: bool);
     /// Account of a connection.
     fn account(&mut self, peer: Peer) -> Account;
     /// Prepares a process to be watched for `peer`: its own, or one that the kernel lets it inspect.
@@ -364,10 +364,10 @@ impl Tracker {
                 let totals = self.watching(key).map(|watching| watching.program.totals()).unwrap_or_default();
                 self.answer(key, Answer::Progress(totals), control);
             }
-            Wanted::Decided(wishes) => {
+            Wanted::Decided(preferences) => {
                 if let Some(watching) = self.watching(key) {
-                    control.say(&Happening::Decided(&watching.program, wishes.len() as u64));
-                    watching.program.decided(wishes, control.now());
+                    control.say(&Happening::Decided(&watching.program, preferences.len() as u64));
+                    watching.program.decided(preferences, control.now());
                 }
             }
             Wanted::More => {}
@@ -483,7 +483,7 @@ impl Tracker {
         if let Some(watching) = self.watching(key) {
             watching.program.spent += spent;
         }
-        if self.watching(key).is_some_and(|watching| watching.program.target.execs > 0) {
+        if self.watching(key).is_some_and(|watching| watching.program.target.totals.execs > 0) {
             // Another program, which did not ask for this, and may be more privileged.
             return self.forget(key, Farewell::Left, control);
         }
@@ -503,21 +503,21 @@ impl Tracker {
         let schedule = self.schedule_of(key);
         let Some(watching) = self.watching(key) else { return Ok(()) };
         match watching.program.step(control.now(), schedule)? {
-            Came::Nothing => {}
-            Came::ToShare(plan) => self.share(key, &plan),
-            Came::ToDo(act) => {
+            Outcome::Nothing => {}
+            Outcome::ToShare(plan) => self.share(key, &plan),
+            Outcome::ToDo(act) => {
                 let begun = control.now();
-                control.in_haste(true);
+                control.set_urgent(true);
                 let done = self.carry_out(key, act);
-                control.in_haste(false);
+                control.set_urgent(false);
                 done?;
                 let now = control.now();
                 if let Some(watching) = self.watching(key) {
                     watching.program.pause(now, now.saturating_sub(begun), schedule);
-                    watching.program.make_ready();
+                    watching.program.preallocate();
                 }
             }
-            Came::Rested => {
+            Outcome::Rested => {
                 let totals = watching.program.totals();
                 let before = std::mem::replace(&mut watching.before, totals);
                 control.say(&Happening::Round(&watching.program, before));
@@ -541,7 +541,7 @@ impl Tracker {
             let active = program.list().map_or(0, |list| list.pages.len() as u64);
             match control.signal(pid, client.peer.user, client.process.as_fd(), signal, active) {
                 Ok(()) => {
-                    program.signals += 1;
+                    program.notice.sent();
                     control.say(&Happening::Notified(program, active));
                 }
                 Err(why) => {
@@ -574,7 +574,7 @@ impl Tracker {
         client.session.set_registered(false);
         client.since = control.now();
         if let Some(watching) = client.watched.take() {
-            watching.program.target.rest();
+            watching.program.target.free_preallocated();
             control.say(&Happening::Forgotten(&watching.program, why));
         }
     }

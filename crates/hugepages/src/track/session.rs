@@ -13,7 +13,7 @@ use linux::Pid;
 use linux::message_socket::Peer;
 use units::Window;
 
-use crate::policy::Wish;
+use crate::policy::Preference;
 
 /// Decoded request of a client.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,7 +29,7 @@ pub enum Wanted {
     /// Read the totals.
     Progress,
     /// The complete preferences.
-    Decided(BTreeMap<Window, Wish>),
+    Decided(BTreeMap<Window, Preference>),
     /// Incomplete: more messages follow.
     More,
     /// To be refused.
@@ -51,7 +51,7 @@ pub struct Session {
 struct Given {
     generation: u64,
     windows: Vec<Window>,
-    wishes: BTreeMap<Window, Wish>,
+    preferences: BTreeMap<Window, Preference>,
 }
 
 impl Session {
@@ -89,7 +89,7 @@ impl Session {
     /// Records that it was given the next list, with these windows.
     pub fn give(&mut self, windows: Vec<Window>) {
         self.generation += 1;
-        self.given = Some(Given { generation: self.generation, windows, wishes: BTreeMap::new() });
+        self.given = Some(Given { generation: self.generation, windows, preferences: BTreeMap::new() });
     }
 
     fn hear(&mut self, generation: u64, first: u64, verdicts: &[u8]) -> Wanted {
@@ -106,8 +106,12 @@ impl Session {
         if verdicts.len() > windows.len() {
             return Wanted::Nonsense;
         }
-        given.wishes.extend(windows.iter().zip(verdicts).map(|(window, verdict)| {
-            let wish = if Verdict::of(u32::from(*verdict)) == Verdict::Promote { Wish::Promote } else { Wish::Leave };
+        given.preferences.extend(windows.iter().zip(verdicts).map(|(window, verdict)| {
+            let wish = if Verdict::of(u32::from(*verdict)) == Verdict::Promote {
+                Preference::Promote
+            } else {
+                Preference::Leave
+            };
             (*window, wish)
         }));
         Wanted::More
@@ -118,7 +122,7 @@ impl Session {
             return Wanted::Nonsense;
         }
         match self.given.take_if(|given| given.generation == generation) {
-            Some(given) => Wanted::Decided(given.wishes),
+            Some(given) => Wanted::Decided(given.preferences),
             None => Wanted::More,
         }
     }
@@ -167,8 +171,8 @@ mod tests {
         let verdicts = |first, verdicts| Request::Verdicts { generation: 1, first, verdicts };
         assert_eq!(said(&mut session, &verdicts(0, &[2])), Wanted::More);
         assert_eq!(said(&mut session, &verdicts(2, &[1])), Wanted::More);
-        let wishes = BTreeMap::from([(Window(5), Wish::Promote), (Window(9), Wish::Leave)]);
-        assert_eq!(said(&mut session, &Request::Decided { generation: 1 }), Wanted::Decided(wishes));
+        let preferences = BTreeMap::from([(Window(5), Preference::Promote), (Window(9), Preference::Leave)]);
+        assert_eq!(said(&mut session, &Request::Decided { generation: 1 }), Wanted::Decided(preferences));
         assert_eq!(said(&mut session, &Request::Decided { generation: 1 }), Wanted::More, "once");
     }
 
@@ -234,8 +238,8 @@ mod tests {
                 if number % 7 == 0 {
                     session.give(vec![Window(1), Window(2), Window(3)]);
                 }
-                if let Wanted::Decided(wishes) = session.understand(message) {
-                    prop_assert!(wishes.keys().all(|window| (1..=3).contains(&window.0)));
+                if let Wanted::Decided(preferences) = session.understand(message) {
+                    prop_assert!(preferences.keys().all(|window| (1..=3).contains(&window.0)));
                 }
             }
         }

@@ -12,9 +12,9 @@
 //!
 //! There is no paper behind this. The kernel's own shrinker (Linux 6.12, `max_ptes_none`) splits huge pages with many
 //! zero pages too, but only when memory runs short, and without asking the program. Our additions:
-//! - **Patience.** A window that is just being filled is left alone. Samples must have been the same for one scan
-//!   ([`Known::is_still`]), then two exact counts `still_for` apart must be the same ([`Known::count`]).
-//! - **No oscillation.** A window that was given back and is huge again must keep still for 2, 4, 8, 16 scans. Not
+//! - **Hysteresis.** A window that is just being filled is left alone. Samples must have been the same for one scan
+//!   ([`HugeWindow::is_still`]), then two exact counts `still_for` apart must be the same ([`HugeWindow::count`]).
+//! - **No oscillation.** A window that was split and is huge again must keep still for 2, 4, 8, 16 scans. Not
 //!   for longer: khugepaged makes thin windows huge again where the program asked for huge pages, eight of them every
 //!   ten seconds, and for ever. So it is never more than some dozen windows ahead. A window whose count fell after it
 //!   was counted is being filled, and must keep still for up to 64.
@@ -34,11 +34,11 @@ pub struct Settings {
     /// Interval over which two exact counts must be the same.
     pub still_for: Duration,
     /// Time between two scans: at first, and when nothing changes any more.
-    pub look_every: (Duration, Duration),
+    pub scan_every: (Duration, Duration),
     /// Largest fraction of one processor for scanning.
-    pub look_fraction: NonZeroFraction,
+    pub scan_fraction: NonZeroFraction,
     /// Longest time between two scans, at any cost.
-    pub look_every_max: Duration,
+    pub scan_every_max: Duration,
     /// Scans within which an unchanged window is sampled at least once.
     pub sample_every_max: u64,
     /// Largest fraction of the time for counting and splitting.
@@ -51,9 +51,9 @@ pub struct Settings {
 pub const MEASURED: Settings = Settings {
     max_extra_rss: Fraction::ZERO,
     still_for: Duration::from_secs(1),
-    look_every: (Duration::from_secs(1), Duration::from_secs(10)),
-    look_fraction: NonZeroFraction::ratio(1, 100),
-    look_every_max: Duration::from_secs(600),
+    scan_every: (Duration::from_secs(1), Duration::from_secs(10)),
+    scan_fraction: NonZeroFraction::ratio(1, 100),
+    scan_every_max: Duration::from_secs(600),
     sample_every_max: 16,
     busy_fraction: NonZeroFraction::ratio(1, 4),
     windows_at_once: 64,
@@ -65,15 +65,15 @@ pub const PAGES_PER_SAMPLE: usize = 8;
 /// Pages that one sample of a window reads.
 pub const SAMPLES: usize = PAGES_PER_WINDOW / PAGES_PER_SAMPLE;
 
-/// Doublings of the required stillness for a window that was given back.
-const GIVEN_BACK_MAX: u32 = 4;
+/// Doublings of the required stillness for a window that was split before.
+const TIMES_SPLIT_MAX: u32 = 4;
 
 /// Doublings of the required stillness for a window whose count fell.
 const DISTURBED_MAX: u32 = 6;
 
 /// State of one huge window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Known {
+pub struct HugeWindow {
     /// Number of the [`SAMPLES`] sampled pages that seemed to hold only zeros.
     sampled: Pages,
     /// Number of the first scan since which there was no change.
@@ -82,9 +82,9 @@ pub struct Known {
     due: u64,
     /// The last exact count, if the samples did not change since.
     counted: Option<Counted>,
-    /// Times that it was given back and became huge again.
-    given_back: u32,
-    /// Times that waiting was in vain: its count fell, or a fork came to share it.
+    /// Number of splits after which it became huge again.
+    times_split: u32,
+    /// Times that it was found disturbed: its count fell, or a fork came to share it.
     disturbed: u32,
 }
 
@@ -100,52 +100,52 @@ struct Counted {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finding {
     /// The same as `still_for` ago: it may be split.
-    Ripe,
+    Stable,
     /// Changed, or not known for long enough.
-    Unripe,
+    Unstable,
     /// No memory to gain.
     Full,
 }
 
-impl Known {
-    /// A window first seen huge in `look`, given back `given_back` times before.
-    pub fn first(sampled: Pages, look: u64, given_back: u32) -> Known {
-        Known { sampled, still_since: look, due: look + 1, counted: None, given_back, disturbed: 0 }
+impl HugeWindow {
+    /// A window first seen huge in `scan`, split `times_split` times before.
+    pub fn first(sampled: Pages, scan: u64, times_split: u32) -> HugeWindow {
+        HugeWindow { sampled, still_since: scan, due: scan + 1, counted: None, times_split, disturbed: 0 }
     }
 
-    /// Whether it is to be sampled in `look`.
-    pub fn is_due(&self, look: u64) -> bool {
-        look >= self.due
+    /// Whether it is to be sampled in `scan`.
+    pub fn is_due(&self, scan: u64) -> bool {
+        scan >= self.due
     }
 
     /// Adds another sample. True when it differs from the last.
-    pub fn sample(&mut self, sampled: Pages, look: u64, s: Settings) -> bool {
+    pub fn sample(&mut self, sampled: Pages, scan: u64, s: Settings) -> bool {
         let changed = sampled != self.sampled;
         if changed {
-            (self.sampled, self.still_since, self.counted) = (sampled, look, None);
+            (self.sampled, self.still_since, self.counted) = (sampled, scan, None);
         }
-        self.due = look_again_in(self.still_since, look, s);
+        self.due = next_sample(self.still_since, scan, s);
         changed
     }
 
-    /// Adds an exact count at the time `now`, in `look`.
-    pub fn count(&mut self, zero: Pages, now: Duration, look: u64, s: Settings) -> Finding {
+    /// Adds an exact count at the time `now`, in `scan`.
+    pub fn count(&mut self, zero: Pages, now: Duration, scan: u64, s: Settings) -> Finding {
         match self.counted {
             Some(counted) if counted.zero == zero => {
-                let is_ripe = zero > Pages(0) && now.saturating_sub(counted.since) >= s.still_for;
-                return if is_ripe { Finding::Ripe } else { Finding::of_unripe(zero) };
+                let is_stable = zero > Pages(0) && now.saturating_sub(counted.since) >= s.still_for;
+                return if is_stable { Finding::Stable } else { Finding::of_unstable(zero) };
             }
-            Some(_) => self.disturb(look),
+            Some(_) => self.disturb(scan),
             None => {}
         }
         self.counted = Some(Counted { zero, since: now });
-        Finding::of_unripe(zero)
+        Finding::of_unstable(zero)
     }
 
     /// Records that the window is being written: earlier samples are void, and the required stillness grows.
-    pub fn disturb(&mut self, look: u64) {
+    pub fn disturb(&mut self, scan: u64) {
         self.disturbed = self.disturbed.saturating_add(1);
-        (self.still_since, self.due) = (look, look + 1);
+        (self.still_since, self.due) = (scan, scan + 1);
     }
 
     /// Best known number of its zero pages.
@@ -154,21 +154,21 @@ impl Known {
     }
 
     /// Whether no change was seen for long enough to count it. Never in the scan that saw it first.
-    pub fn is_still(&self, look: u64) -> bool {
-        let doublings = self.given_back.min(GIVEN_BACK_MAX).max(self.disturbed.min(DISTURBED_MAX));
-        look.saturating_sub(self.still_since) >= 1 << doublings
+    pub fn is_still(&self, scan: u64) -> bool {
+        let doublings = self.times_split.min(TIMES_SPLIT_MAX).max(self.disturbed.min(DISTURBED_MAX));
+        scan.saturating_sub(self.still_since) >= 1 << doublings
     }
 }
 
 impl Finding {
-    fn of_unripe(zero: Pages) -> Finding {
-        if zero == Pages(0) { Finding::Full } else { Finding::Unripe }
+    fn of_unstable(zero: Pages) -> Finding {
+        if zero == Pages(0) { Finding::Full } else { Finding::Unstable }
     }
 }
 
 /// Scan at which to sample a window unchanged since the scan `since`: after as many scans as it kept still.
-pub fn look_again_in(since: u64, look: u64, s: Settings) -> u64 {
-    look + look.saturating_sub(since).clamp(1, s.sample_every_max.max(1))
+pub fn next_sample(since: u64, scan: u64, s: Settings) -> u64 {
+    scan + scan.saturating_sub(since).clamp(1, s.sample_every_max.max(1))
 }
 
 /// Windows to split.
@@ -184,9 +184,9 @@ pub struct Choice {
 
 /// Chooses from the huge windows of a program with `resident` memory. The same input always gives the same choice.
 pub fn choose<'a>(
-    huge: impl IntoIterator<Item = (&'a Window, &'a Known)>,
+    huge: impl IntoIterator<Item = (&'a Window, &'a HugeWindow)>,
     resident: Bytes,
-    look: u64,
+    scan: u64,
     s: Settings,
 ) -> Choice {
     let mut extra = Bytes(0);
@@ -194,7 +194,7 @@ pub fn choose<'a>(
     for (window, known) in huge {
         let zero = known.zero();
         extra += zero.bytes();
-        if zero > Pages(0) && known.is_still(look) {
+        if zero > Pages(0) && known.is_still(scan) {
             still.push((zero, *window));
         }
     }
@@ -219,17 +219,17 @@ pub fn choose<'a>(
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Spent {
     /// Finding the huge windows and sampling them.
-    pub looking: Duration,
+    pub scanning: Duration,
     /// Counting, splitting, promoting again.
     pub acting: Duration,
 }
 
 /// Wait after a scan, when the `quiet` scans up to it showed no change. The wait doubles, from the shorter of
-/// `look_every` to the longer, and is always long enough to keep scanning within its part of the processor.
-pub fn next_look(quiet: u32, spent: Spent, s: Settings) -> Duration {
-    let (first, last) = s.look_every;
+/// `scan_every` to the longer, and is always long enough to keep scanning within its part of the processor.
+pub fn next_scan(quiet: u32, spent: Spent, s: Settings) -> Duration {
+    let (first, last) = s.scan_every;
     let due = first.saturating_mul(1 << quiet.min(20)).min(last);
-    let affordable = spent.looking.div_f64(s.look_fraction.get()).min(s.look_every_max);
+    let affordable = spent.scanning.div_f64(s.scan_fraction.get()).min(s.scan_every_max);
     due.max(affordable).max(next_batch(spent, s))
 }
 
@@ -254,8 +254,8 @@ mod tests {
     }
 
     /// Windows unchanged since scan 1, by the samples that seemed zero.
-    fn windows(sampled: &[u64]) -> BTreeMap<Window, Known> {
-        (1..).map(Window).zip(sampled.iter().map(|n| Known::first(Pages(*n), 1, 0))).collect()
+    fn windows(sampled: &[u64]) -> BTreeMap<Window, HugeWindow> {
+        (1..).map(Window).zip(sampled.iter().map(|n| HugeWindow::first(Pages(*n), 1, 0))).collect()
     }
 
     #[test]
@@ -277,42 +277,43 @@ mod tests {
     }
 
     #[test]
-    fn a_window_is_not_chosen_in_the_look_that_sees_it_first_nor_when_it_has_just_changed() {
+    fn a_window_is_not_chosen_in_the_scan_that_sees_it_first_nor_when_it_has_just_changed() {
         let mut huge = windows(&[56]);
-        let chosen = |huge: &BTreeMap<Window, Known>, look| choose(huge, Pages(512).bytes(), look, S).windows.len();
-        assert_eq!([1, 2].map(|look| chosen(&huge, look)), [0, 1]);
+        let chosen =
+            |huge: &BTreeMap<Window, HugeWindow>, scan| choose(huge, Pages(512).bytes(), scan, S).windows.len();
+        assert_eq!([1, 2].map(|scan| chosen(&huge, scan)), [0, 1]);
         for known in huge.values_mut() {
             assert!(known.sample(Pages(55), 2, S));
         }
-        assert_eq!([2, 3].map(|look| chosen(&huge, look)), [0, 1]);
+        assert_eq!([2, 3].map(|scan| chosen(&huge, scan)), [0, 1]);
     }
 
     #[test]
-    fn a_window_that_is_huge_again_must_keep_still_for_two_four_eight_looks() {
-        for (given_back, looks) in [(0, 1), (1, 2), (2, 4), (3, 8), (100, 16)] {
-            let known = Known::first(Pages(56), 10, given_back);
-            assert!(!known.is_still(10 + looks - 1) && known.is_still(10 + looks), "{given_back}");
+    fn a_window_that_is_huge_again_must_keep_still_for_two_four_eight_scans() {
+        for (times_split, scans) in [(0, 1), (1, 2), (2, 4), (3, 8), (100, 16)] {
+            let known = HugeWindow::first(Pages(56), 10, times_split);
+            assert!(!known.is_still(10 + scans - 1) && known.is_still(10 + scans), "{times_split}");
         }
     }
 
     #[test]
     fn two_counts_a_second_apart_must_be_the_same() {
-        let mut known = Known::first(Pages(56), 1, 0);
-        assert_eq!(known.count(Pages(440), SECOND, 2, S), Finding::Unripe);
-        assert_eq!(known.count(Pages(440), SECOND * 3 / 2, 2, S), Finding::Unripe);
-        assert_eq!(known.count(Pages(440), SECOND * 2, 3, S), Finding::Ripe);
+        let mut known = HugeWindow::first(Pages(56), 1, 0);
+        assert_eq!(known.count(Pages(440), SECOND, 2, S), Finding::Unstable);
+        assert_eq!(known.count(Pages(440), SECOND * 3 / 2, 2, S), Finding::Unstable);
+        assert_eq!(known.count(Pages(440), SECOND * 2, 3, S), Finding::Stable);
         assert_eq!(known.zero(), Pages(440), "what was counted is better than what was sampled");
     }
 
     #[test]
     fn a_count_that_fell_starts_the_waiting_anew_and_makes_it_longer() {
-        let mut known = Known::first(Pages(56), 1, 0);
+        let mut known = HugeWindow::first(Pages(56), 1, 0);
         known.count(Pages(440), SECOND, 2, S);
-        assert_eq!(known.count(Pages(439), SECOND * 2, 3, S), Finding::Unripe);
+        assert_eq!(known.count(Pages(439), SECOND * 2, 3, S), Finding::Unstable);
         assert!(!known.is_still(4) && known.is_still(5));
-        assert_eq!(known.count(Pages(439), SECOND * 4, 5, S), Finding::Ripe);
-        for look in 0..100 {
-            known.disturb(look);
+        assert_eq!(known.count(Pages(439), SECOND * 4, 5, S), Finding::Stable);
+        for scan in 0..100 {
+            known.disturb(scan);
         }
         assert!(!known.is_still(99 + 63) && known.is_still(99 + 64));
     }
@@ -329,12 +330,12 @@ mod tests {
 
     #[test]
     fn what_keeps_still_is_sampled_ever_more_seldom() {
-        let mut known = Known::first(Pages(3), 0, 0);
+        let mut known = HugeWindow::first(Pages(3), 0, 0);
         let mut sampled = Vec::new();
-        for look in 1..70 {
-            if known.is_due(look) {
-                known.sample(Pages(3), look, S);
-                sampled.push(look);
+        for scan in 1..70 {
+            if known.is_due(scan) {
+                known.sample(Pages(3), scan, S);
+                sampled.push(scan);
             }
         }
         assert_eq!(sampled, [1, 2, 4, 8, 16, 32, 48, 64]);
@@ -342,17 +343,17 @@ mod tests {
 
     #[test]
     fn the_pause_doubles_to_ten_seconds_while_nothing_changes() {
-        let seconds = |quiet| next_look(quiet, Spent::default(), S).as_secs();
+        let seconds = |quiet| next_scan(quiet, Spent::default(), S).as_secs();
         assert_eq!([0, 1, 2, 3, 4, 100].map(seconds), [1, 2, 4, 8, 10, 10]);
     }
 
     #[test]
-    fn a_look_of_50_ms_is_followed_by_5_seconds_and_work_of_a_second_by_3() {
-        let looked = Spent { looking: Duration::from_millis(50), acting: Duration::ZERO };
-        let worked = Spent { looking: Duration::ZERO, acting: SECOND };
-        assert_eq!(next_look(0, looked, S), SECOND * 5);
-        assert_eq!(next_look(0, worked, S), SECOND * 3);
-        assert_eq!(next_look(0, Spent { looking: SECOND * 60, ..looked }, S), SECOND * 600);
+    fn a_scan_of_50_ms_is_followed_by_5_seconds_and_work_of_a_second_by_3() {
+        let scanned = Spent { scanning: Duration::from_millis(50), acting: Duration::ZERO };
+        let worked = Spent { scanning: Duration::ZERO, acting: SECOND };
+        assert_eq!(next_scan(0, scanned, S), SECOND * 5);
+        assert_eq!(next_scan(0, worked, S), SECOND * 3);
+        assert_eq!(next_scan(0, Spent { scanning: SECOND * 60, ..scanned }, S), SECOND * 600);
     }
 
     proptest! {
@@ -379,21 +380,21 @@ mod tests {
         }
 
         #[test]
-        fn a_window_that_changes_at_every_look_is_never_chosen(samples in prop::collection::vec(0u64..=64, 2..40)) {
-            let mut known = Known::first(Pages(64), 0, 0);
-            for (look, sampled) in (1..).zip(samples) {
-                if known.is_due(look) && known.sample(Pages(sampled), look, S) {
-                    prop_assert!(!known.is_still(look));
+        fn a_window_that_changes_at_every_scan_is_never_chosen(samples in prop::collection::vec(0u64..=64, 2..40)) {
+            let mut known = HugeWindow::first(Pages(64), 0, 0);
+            for (scan, sampled) in (1..).zip(samples) {
+                if known.is_due(scan) && known.sample(Pages(sampled), scan, S) {
+                    prop_assert!(!known.is_still(scan));
                 }
             }
         }
 
         #[test]
-        fn looking_never_costs_more_than_its_part(looking_us in 0u64..5_000_000, quiet in 0u32..40) {
-            let looking = Duration::from_micros(looking_us);
-            let pause = next_look(quiet, Spent { looking, acting: Duration::ZERO }, S);
-            prop_assert!(looking.as_secs_f64() <= pause.as_secs_f64() * S.look_fraction.get() + 1e-9);
-            prop_assert!(pause >= S.look_every.0);
+        fn scanning_never_costs_more_than_its_part(scanning_us in 0u64..5_000_000, quiet in 0u32..40) {
+            let scanning = Duration::from_micros(scanning_us);
+            let pause = next_scan(quiet, Spent { scanning, acting: Duration::ZERO }, S);
+            prop_assert!(scanning.as_secs_f64() <= pause.as_secs_f64() * S.scan_fraction.get() + 1e-9);
+            prop_assert!(pause >= S.scan_every.0);
         }
     }
 }

@@ -37,10 +37,10 @@ pub fn run(script: Script) -> Run {
         stop: None,
         horizon: script.horizon,
         returns_zero_pages: script.returns_zero_pages,
-        max_extra_rss: script.settings.policy.max_extra_rss,
+        policy: script.policy,
         dry_run: script.settings.dry_run,
-        haste: false,
-        readying: script.readying,
+        urgent: false,
+        preallocation: script.preallocation,
         undoing: false,
         calls: 0,
         to_wake: false,
@@ -63,8 +63,9 @@ pub fn run(script: Script) -> Run {
 /// Target of the program with this index; `None` when it ended before masu came.
 pub fn target(world: &Shared, index: usize) -> Option<Target> {
     let pid = Pid(fits::<usize, i32>(index) + 1);
+    let policy = world.borrow().policy;
     let (program, source) = (ModelProgram::new(world, index), ModelSource::new(world, index));
-    Target::new(pid, "model".to_owned(), Box::new(program), Box::new(source)).ok()
+    Target::new(pid, "model".to_owned(), Box::new(program), Box::new(source), policy).ok()
 }
 
 fn coming((at, program): (&Duration, usize)) -> Coming {
@@ -113,13 +114,13 @@ impl Run {
             Until::Stopped => false,
         };
         let dry = self.script.settings.dry_run && !matches!(self.script.settings.until, Until::For(_));
-        let haste = world.haste;
+        let urgent = world.urgent;
         drop(world);
-        if self.world.borrow().spaces.iter().any(|space| space.ready) {
-            self.blame("a huge page was made ready and kept".to_owned());
+        if self.world.borrow().spaces.iter().any(|space| space.has_preallocated) {
+            self.blame("a huge page was preallocated and kept".to_owned());
         }
-        if haste {
-            self.blame("the loop ended in haste".to_owned());
+        if urgent {
+            self.blame("the loop ended with a raised priority".to_owned());
         }
         if !(stopped || ended || as_asked || dry) {
             self.blame("the loop ended without a reason".to_owned());
@@ -147,20 +148,20 @@ impl Run {
             let space = &world.spaces[self.program(index)];
             (space.promoted, space.demoted, Pages(space.returned).bytes(), space.ended)
         };
-        if target.promoted != promoted {
-            self.blame(format!("{} windows reported as promoted, {promoted} were", target.promoted));
+        if target.totals.promoted != promoted {
+            self.blame(format!("{} windows reported as promoted, {promoted} were", target.totals.promoted));
         }
-        if target.demoted != demoted {
-            self.blame(format!("{} windows reported as demoted, {demoted} were", target.demoted));
+        if target.totals.demoted != demoted {
+            self.blame(format!("{} windows reported as demoted, {demoted} were", target.totals.demoted));
         }
         let generation = self.world.borrow().spaces[self.program(index)].generation;
-        if u64::from(target.execs) > generation {
-            self.blame(format!("{} execs reported, {generation} were", target.execs));
+        if u64::from(target.totals.execs) > generation {
+            self.blame(format!("{} execs reported, {generation} were", target.totals.execs));
         }
         // Between a split and the measurement after it the program may touch the returned pages, or lose more.
         let quiet = self.script.events.is_empty();
-        if quiet && target.returned != returned {
-            self.blame(format!("{} reported as returned, {returned} was", target.returned));
+        if quiet && target.totals.returned != returned {
+            self.blame(format!("{} reported as returned, {returned} was", target.totals.returned));
         }
         if !ended && target.phase == Phase::Ended {
             self.blame("a program reported as ended that lives".to_owned());
@@ -179,10 +180,10 @@ impl Run {
         if target.phase == Phase::Ended {
             return;
         }
-        let looks = 1 + u32::from(target.begin_round().and_then(|()| target.look(self.script.settings.policy)).is_ok());
+        let scans = 1 + u32::from(target.begin_round().and_then(|()| target.scan()).is_ok());
         // The first scan after an exec only finds the exec.
-        let again = if looks == 2 { target.look(self.script.settings.policy) } else { Ok(()) };
-        let gone = looks == 1 || again.is_err_and(|error| error.is_gone());
+        let again = if scans == 2 { target.scan() } else { Ok(()) };
+        let gone = scans == 1 || again.is_err_and(|error| error.is_gone());
         let ended = self.world.borrow().spaces[program].ended;
         if gone != ended {
             self.blame(format!("a program that has ended ({ended}) looked at as gone ({gone})"));
@@ -238,12 +239,12 @@ impl Run {
                 (held.len() as u64, free.len() as u64)
             };
             let (held, free) = held(&self.world.borrow());
-            let demoted = self.targets[index].demoted;
+            let demoted = self.targets[index].totals.demoted;
             let stayed = self.targets[index].undo();
             if stayed != held {
                 self.blame(format!("undoing says {stayed} windows stayed huge, and {held} did"));
             }
-            let (split, left) = (self.targets[index].demoted - demoted, self.targets[index].promoted_now());
+            let (split, left) = (self.targets[index].totals.demoted - demoted, self.targets[index].promoted_now());
             if (split, left) != (free, held) {
                 self.blame(format!("undoing split {split} of {free} and left {left} of {held}"));
             }

@@ -35,11 +35,11 @@ impl Control for ModelControl {
         self.0.borrow().has_arrivals()
     }
 
-    fn may_more_come(&self) -> bool {
+    fn expects_arrivals(&self) -> bool {
         !self.0.borrow().to_come.is_empty()
     }
 
-    fn departed(&mut self, target: Target) -> Option<Target> {
+    fn remove(&mut self, target: Target) -> Option<Target> {
         if target.phase != Phase::Ended {
             self.0.borrow_mut().blame(|| format!("program {} was let go alive", target.pid));
         }
@@ -55,12 +55,12 @@ impl Control for ModelControl {
         Duration::from_micros(5 * self.0.borrow().calls)
     }
 
-    fn in_haste(&mut self, haste: bool) {
+    fn set_urgent(&mut self, urgent: bool) {
         let mut world = self.0.borrow_mut();
-        if world.haste == haste {
-            world.blame(|| format!("haste {haste} twice"));
+        if world.urgent == urgent {
+            world.blame(|| format!("urgent {urgent} twice"));
         }
-        world.haste = haste;
+        world.urgent = urgent;
     }
 
     fn progress(&mut self, _: Doing, targets: &[Target]) {
@@ -68,7 +68,7 @@ impl Control for ModelControl {
         for target in targets {
             let _ = (target.refused(), target.what_if(), target.extra_rss());
             let promoted = target.promoted_now();
-            if promoted > target.promoted {
+            if promoted > target.totals.promoted {
                 self.0.borrow_mut().blame(|| format!("{promoted} windows are huge by masu, which promoted fewer"));
             }
         }

@@ -49,7 +49,7 @@ impl ModelProgram {
         let space = &mut world.spaces[self.index];
         space.collapses.push((space.rounds, index));
         space.ages.push(now.saturating_sub(space.began));
-        space.ready = false;
+        space.has_preallocated = false;
         let small = !space.cells[index].huge;
         if small && space.room.is_some_and(|room| room < PageSize::Huge.bytes()) {
             return Err(Errno::BUSY); // the charge to the cgroup fails
@@ -198,21 +198,21 @@ impl Program for ModelProgram {
         })
     }
 
-    fn make_ready(&self) {
+    fn preallocate(&self) {
         let mut world = self.world.borrow_mut();
         world.call();
-        if world.dry_run || world.haste {
-            world.blame(|| "memory was made ready in a dry run, or in haste".to_owned());
+        if world.dry_run || world.urgent {
+            world.blame(|| "memory was preallocated in a dry run, or with a raised priority".to_owned());
         }
-        world.spaces[self.index].ready = true;
-        let takes = world.readying;
+        world.spaces[self.index].has_preallocated = true;
+        let takes = world.preallocation;
         world.pass(takes);
     }
 
-    fn rest(&self) {
+    fn free_preallocated(&self) {
         let mut world = self.world.borrow_mut();
         world.call();
-        world.spaces[self.index].ready = false;
+        world.spaces[self.index].has_preallocated = false;
     }
 
     fn advise(&self, range: AddressRange, advice: Advice) -> Result<(), Errno> {
@@ -249,7 +249,7 @@ impl Program for ModelProgram {
         self.resident()
     }
 
-    fn cgroup_room(&self) -> Option<Bytes> {
+    fn cgroup_headroom(&self) -> Option<Bytes> {
         self.ask("read the limit of", |world| world.spaces[self.index].room).ok().flatten()
     }
 

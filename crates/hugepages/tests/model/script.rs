@@ -124,7 +124,7 @@ impl Happening {
             }
             Happening::Fail(answer, times) => cell.failing = Some((answer, times)),
             Happening::Pin(times) => cell.pinned = times,
-            Happening::Hide(looks) => cell.hidden = looks,
+            Happening::Hide(scans) => cell.hidden = scans,
             _ => {}
         }
         cell.fit();
@@ -138,14 +138,16 @@ pub struct Script {
     pub spaces: Vec<Space>,
     /// Events.
     pub events: Vec<Event>,
-    /// masu's settings.
+    /// masu's settings of the loop.
     pub settings: Settings,
+    /// masu's policy for each program.
+    pub policy: policy::Settings,
     /// Splits return the pages that hold only zeros.
     pub returns_zero_pages: bool,
     /// Latest time of Ctrl-C.
     pub horizon: Duration,
     /// Time to preallocate a huge page.
-    pub readying: Duration,
+    pub preallocation: Duration,
     /// Arrival time of each program; programs beyond the list are there from the start.
     pub come_at: Vec<Duration>,
 }
@@ -153,8 +155,8 @@ pub struct Script {
 /// A few lines for reading a failed script.
 impl fmt::Debug for Script {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Settings { policy, until, dry_run, .. } = self.settings;
-        writeln!(f, "{until:?}, dry run {dry_run}, splits return {}, {policy:?}", self.returns_zero_pages)?;
+        let Settings { until, dry_run, .. } = self.settings;
+        writeln!(f, "{until:?}, dry run {dry_run}, splits return {}, {:?}", self.returns_zero_pages, self.policy)?;
         writeln!(f, "programs come at {:?}", self.come_at)?;
         for (number, space) in self.spaces.iter().enumerate() {
             writeln!(f, "program {number}: {} pages elsewhere, room {:?}", space.other_rss, space.room)?;
@@ -179,13 +181,8 @@ pub const WINDOW: usize = 5;
 pub const EVENT: usize = 6;
 
 /// Default settings of the tests.
-pub const SETTINGS: Settings = Settings {
-    policy: policy::PAPER,
-    pace: rate_limiter::MEASURED,
-    until: Until::Settled,
-    dry_run: false,
-    round_min: ROUND_MIN,
-};
+pub const SETTINGS: Settings =
+    Settings { rate: rate_limiter::MEASURED, until: Until::Settled, dry_run: false, round_min: ROUND_MIN };
 
 impl Script {
     /// Programs without events.
@@ -194,9 +191,10 @@ impl Script {
             spaces,
             events: Vec::new(),
             settings: SETTINGS,
+            policy: policy::PAPER,
             returns_zero_pages: true,
             horizon: Duration::from_secs(1000),
-            readying: Duration::ZERO,
+            preallocation: Duration::ZERO,
             come_at: Vec::new(),
         }
     }
@@ -213,7 +211,7 @@ impl Script {
 
     /// The same from its parts.
     pub fn from_parts(header: [u8; HEADER], windows: &[[u8; WINDOW]], events: &[[u8; EVENT]]) -> Script {
-        let [programs, until, hot, extra, patience, other, flags, _] = header;
+        let [programs, until, hot, extra, idle, other, flags, _] = header;
         let mut spaces = vec![Space::of(Vec::new()); 1 + usize::from(programs % 3)];
         let count = spaces.len();
         for bytes in windows {
@@ -225,8 +223,8 @@ impl Script {
         let policy = policy::Settings {
             hot_fraction: NonZeroFraction::ratio(1, [4, 1, 2, 8][usize::from(hot % 4)]),
             max_extra_rss: Fraction::clamped([0.01, 0.0, 0.1, 1.0][usize::from(extra % 4)]),
-            idle_rounds: 1 + u32::from(patience % 4),
-            settle_noise: Fraction::clamped([0.0, 0.1][usize::from(patience / 4 % 2)]),
+            idle_rounds: 1 + u32::from(idle % 4),
+            settle_noise: Fraction::clamped([0.0, 0.1][usize::from(idle / 4 % 2)]),
             ..policy::PAPER
         };
         let until = match until % 4 {
@@ -236,10 +234,11 @@ impl Script {
         };
         Script {
             events: events.iter().map(|bytes| event(*bytes)).collect(),
-            settings: Settings { policy, until, dry_run: flags % 8 == 7, ..SETTINGS },
+            settings: Settings { until, dry_run: flags % 8 == 7, ..SETTINGS },
+            policy,
             returns_zero_pages: flags / 8 % 4 != 3,
             horizon: Duration::from_secs(120),
-            readying: Duration::ZERO,
+            preallocation: Duration::ZERO,
             ..Script::of(spaces)
         }
     }

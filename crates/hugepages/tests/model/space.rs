@@ -45,7 +45,7 @@ pub struct Space {
     /// The age of the observation at each of these.
     pub ages: Vec<Duration>,
     /// A huge page is preallocated for it.
-    pub ready: bool,
+    pub has_preallocated: bool,
 }
 
 impl Space {
@@ -67,7 +67,7 @@ impl Space {
             returned: 0,
             collapses: Vec::new(),
             ages: Vec::new(),
-            ready: false,
+            has_preallocated: false,
         }
     }
 

@@ -4,7 +4,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use units::{Bytes, Fraction};
+use hugepages::policy::Settings;
+use units::Bytes;
 
 use super::script::{Event, Happening, When};
 use super::space::Space;
@@ -36,14 +37,14 @@ pub struct World {
     pub horizon: Duration,
     /// Splits return the pages that hold only zeros (Linux 6.12).
     pub returns_zero_pages: bool,
-    /// masu's limit.
-    pub max_extra_rss: Fraction,
+    /// masu's policy for each program.
+    pub policy: Settings,
     /// No advice is to be given.
     pub dry_run: bool,
     /// masu announced that the program may have to wait for it.
-    pub haste: bool,
+    pub urgent: bool,
     /// Time to preallocate a huge page.
-    pub readying: Duration,
+    pub preallocation: Duration,
     /// masu is undoing its work.
     pub undoing: bool,
     /// Number of calls.
@@ -194,6 +195,6 @@ impl World {
     /// Memory that masu may have added to a program, now.
     pub fn allowance(&self, program: usize) -> Bytes {
         let space = &self.spaces[program];
-        space.resident().saturating_sub(space.added()).scaled(self.max_extra_rss.get())
+        space.resident().saturating_sub(space.added()).scaled(self.policy.max_extra_rss.get())
     }
 }

@@ -40,7 +40,7 @@ pub fn run(task: &AttachTask) -> Result<Done, Failure> {
             Failure::new(line).remedy("Attach to one process; `masu facts` says why the walk does not hold here.")
         );
     }
-    let (opened, in_part) = each(&admitted, |(pid, name, _held)| open(&observers, pid, name))?;
+    let (opened, in_part) = each(&admitted, |(pid, name, _held)| open(&observers, pid, name, policy(task)))?;
     done = done.max(in_part);
     let (mut targets, programs): (Vec<Target>, Vec<_>) = opened.into_iter().unzip();
 
@@ -75,13 +75,28 @@ pub fn run(task: &AttachTask) -> Result<Done, Failure> {
     Ok(done)
 }
 
-pub fn open(observers: &Observers, pid: Pid, name: Untrusted) -> Result<(Target, std::os::fd::OwnedFd), Failure> {
+pub fn open(
+    observers: &Observers,
+    pid: Pid,
+    name: Untrusted,
+    policy: policy::Settings,
+) -> Result<(Target, std::os::fd::OwnedFd), Failure> {
     let at_process = |error: linux::Error| Failure::at_process(&error);
     let program = RunningProgram::open(&*HOST, pid).map_err(at_process)?;
     let ends = pid.open().map_err(at_process)?;
     let source = observers.open(pid)?;
-    let target = Target::new(pid, name, Box::new(program), source).map_err(at_process)?;
+    let target = Target::new(pid, name, Box::new(program), source, policy).map_err(at_process)?;
     Ok((target, ends))
+}
+
+fn policy(task: &AttachTask) -> policy::Settings {
+    policy::Settings {
+        hot_fraction: task.hot_fraction,
+        max_extra_rss: task.max_extra_rss,
+        idle_rounds: task.demote_after,
+        settle_noise: Fraction::clamped(0.005),
+        ..policy::PAPER
+    }
 }
 
 fn settings(task: &AttachTask) -> Settings {
@@ -90,14 +105,7 @@ fn settings(task: &AttachTask) -> Settings {
         None if task.until_settled => Until::Settled,
         None => Until::Stopped,
     };
-    let policy = policy::Settings {
-        hot_fraction: task.hot_fraction,
-        max_extra_rss: task.max_extra_rss,
-        idle_rounds: task.demote_after,
-        settle_noise: Fraction::clamped(0.005),
-        ..policy::PAPER
-    };
-    Settings { policy, pace: rate_limiter::MEASURED, until, dry_run: task.dry_run, round_min: ROUND_MIN }
+    Settings { rate: rate_limiter::MEASURED, until, dry_run: task.dry_run, round_min: ROUND_MIN }
 }
 
 fn print_json(report: &Report) -> Result<(), Failure> {

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant, SystemTime};
 
 use contract::track::SOCKET;
 use contract::track::wire::{Refused, Totals};
-use hugepages::rate_limiter;
 use hugepages::track::admission::{Account, Bounds};
 use hugepages::track::schedule;
 use hugepages::track::serve::{Control, Farewell, Happening, Opened, Settings, Unsent, serve};
 use hugepages::track::share::Limits;
 use hugepages::track::watched::Watched;
+use hugepages::{policy, rate_limiter};
 use linux::capabilities::Capability;
 use linux::message_socket::{Listener, Peer};
 use linux::ptrace_access::Asking;
@@ -79,7 +79,7 @@ fn listen(path: &Path) -> Result<Listener, Failure> {
 fn settings(task: &TrackTask) -> Settings {
     let windows = |size: Option<Bytes>| size.map_or(u64::MAX, |size| size.0 / PageSize::Huge.bytes().0);
     Settings {
-        schedule: schedule::Settings { cpu_fraction: task.max_cpu, pace: rate_limiter::MEASURED },
+        schedule: schedule::Settings { cpu_fraction: task.max_cpu, rate: rate_limiter::MEASURED },
         limits: Limits {
             of_program: windows(task.max_huge_per_program),
             of_user: windows(task.max_huge_per_user),
@@ -197,8 +197,8 @@ impl Control for Surroundings {
         linux::cpu_time::of_process()
     }
 
-    fn in_haste(&mut self, haste: bool) {
-        self.priority.set(haste);
+    fn set_urgent(&mut self, urgent: bool) {
+        self.priority.set(urgent);
     }
 
     fn account(&mut self, peer: Peer) -> Account {
@@ -221,7 +221,7 @@ impl Control for Surroundings {
         if held.is_contended {
             unfit(contended(pid));
         }
-        let (target, ends) = attach::open(&self.observers, pid, status.name).map_err(&mut unfit)?;
+        let (target, ends) = attach::open(&self.observers, pid, status.name, policy::PAPER).map_err(&mut unfit)?;
         // Checked last: since it was opened the process may have become another program by exec.
         may_watch(pid, peer).map_err(|failure| {
             unfit(failure);
@@ -358,7 +358,7 @@ fn farewell_in_words(program: &Watched, why: Farewell) -> String {
         },
     };
     let extra = Bytes(totals.extra_rss_bytes);
-    let share = percent((program.target.rss_before + extra).growth_over(program.target.rss_before));
+    let share = percent((program.target.totals.rss_before + extra).growth_over(program.target.totals.rss_before));
     format!(
         "{why}; in {} rounds and {} signals promoted {}, demoted {}, refused {}; extra memory {extra} ({share}); {:.2} s of a processor",
         totals.rounds,
@@ -417,7 +417,7 @@ fn terms_json(program: &Watched) -> Value {
         "signal": terms.signal, "decides": terms.decides, "threshold_pages": terms.threshold_pages,
         "period_ms": terms.period_ms, "every_ms": terms.every_ms, "hot_rate_per_s": terms.hot_rate,
         "hot_fraction": terms.hot_fraction, "max_extra_rss_fraction": terms.max_extra_rss,
-        "rss_bytes": program.target.rss_before,
+        "rss_bytes": program.target.totals.rss_before,
     })
 }
 
@@ -428,7 +428,7 @@ fn totals_json(program: &Watched) -> Value {
         "rounds": totals.rounds, "signals": totals.signals, "windows_promoted": totals.promoted,
         "windows_demoted": totals.demoted, "promotions_refused": totals.refused,
         "extra_rss_bytes": totals.extra_rss_bytes, "arena_windows": program.arena,
-        "settled_s": program.target.settled_at.map(|at| at.as_secs_f64()),
+        "settled_s": program.target.totals.settled_at.map(|at| at.as_secs_f64()),
         "cpu_s": program.spent.as_secs_f64(), "scan_us_per_gib": cost.scan.us_per_gib(),
         "clear_us_per_gib": cost.clear.us_per_gib(),
     })

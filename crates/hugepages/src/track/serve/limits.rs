@@ -104,7 +104,7 @@ impl Tracker {
         for (key, program) in self.clients.iter().filter_map(|(key, one)| Some((*key, &one.watched.as_ref()?.program)))
         {
             let owner = Owner { program: key, user: program.account };
-            held.extend(program.target.held().map(|(window, walks, is_idle)| {
+            held.extend(program.target.savings().map(|(window, walks, is_idle)| {
                 let walks = if is_idle { Rate::ZERO } else { walks };
                 Held { owner, window: Some(window), walks }
             }));

@@ -27,7 +27,7 @@ impl Control for OneAccount {
         self.spent.get()
     }
 
-    fn in_haste(&mut self, _: bool) {}
+    fn set_urgent(&mut self, _: bool) {}
 
     fn account(&mut self, _: Peer) -> Account {
         Account::User(7)
@@ -46,7 +46,7 @@ impl Control for OneAccount {
 
 fn tracker() -> Tracker {
     let s = Settings {
-        schedule: schedule::Settings { cpu_fraction: NonZeroFraction::ratio(1, 10), pace: rate_limiter::MEASURED },
+        schedule: schedule::Settings { cpu_fraction: NonZeroFraction::ratio(1, 10), rate: rate_limiter::MEASURED },
         limits: UNLIMITED,
         most_programs: 4,
         bounds: Bounds { connections: 64, programs: 16 },

@@ -50,21 +50,21 @@ impl Control for Progress {
         cpu_time::of_process()
     }
 
-    fn in_haste(&mut self, haste: bool) {
-        self.priority.set(haste);
+    fn set_urgent(&mut self, urgent: bool) {
+        self.priority.set(urgent);
     }
 
     fn progress(&mut self, doing: Doing, targets: &[Target]) {
         if self.bar.is_hidden() {
             return;
         }
-        let seen: u64 = targets.iter().map(|target| target.plan.verdicts.seen).sum();
-        let hot: u64 = targets.iter().map(|target| target.plan.verdicts.hot).sum();
-        let promoted: u64 = targets.iter().map(|target| target.promoted).sum();
-        let demoted: u64 = targets.iter().map(|target| target.demoted).sum();
+        let seen: u64 = targets.iter().map(|target| target.verdicts().scanned).sum();
+        let hot: u64 = targets.iter().map(|target| target.verdicts().hot).sum();
+        let promoted: u64 = targets.iter().map(|target| target.totals.promoted).sum();
+        let demoted: u64 = targets.iter().map(|target| target.totals.demoted).sum();
         let extra: Bytes = targets.iter().map(Target::extra_rss).sum();
         let doing = match doing {
-            Doing::Looking { age } => format!("looking, {:.1} s of accesses", age.as_secs_f64()),
+            Doing::Scanning { age } => format!("scanning, {:.1} s of accesses", age.as_secs_f64()),
             Doing::Promoting { done, planned } => format!("promoting {done} of {planned}"),
             Doing::Watching => "settled, watching".to_owned(),
         };

@@ -90,7 +90,7 @@ fn serve(pid: Pid, alone: bool, max_extra_rss: Fraction, over: &AtomicBool) -> R
     let policy =
         policy::Settings { max_extra_rss, idle_rounds: 3, settle_noise: Fraction::clamped(0.005), ..policy::PAPER };
     let settings =
-        Settings { policy, pace: rate_limiter::MEASURED, until: Until::Stopped, dry_run: false, round_min: ROUND_MIN };
+        Settings { rate: rate_limiter::MEASURED, until: Until::Stopped, dry_run: false, round_min: ROUND_MIN };
     let mut host = Host {
         start: Instant::now(),
         over,
@@ -98,6 +98,7 @@ fn serve(pid: Pid, alone: bool, max_extra_rss: Fraction, over: &AtomicBool) -> R
         // DAMON watches one process at a time.
         alone: alone || observers.backend == Backend::DamonVaddr,
         observers: &observers,
+        policy,
         known: BTreeMap::new(),
         waiting: Vec::new(),
         looked: None,
@@ -123,6 +124,7 @@ struct Host<'a> {
     root: Pid,
     alone: bool,
     observers: &'a Observers,
+    policy: policy::Settings,
     /// Processes that were large enough, each with its lock against another masu; `None` for a process that cannot be
     /// served.
     known: BTreeMap<Pid, Option<ProcessLock>>,
@@ -167,7 +169,7 @@ impl Host<'_> {
     fn take_in(&mut self, pid: Pid) -> Result<ProcessLock, Failure> {
         let status = admit(pid, Purpose::Attach)?;
         let held = hold(pid, Purpose::Attach)?;
-        let (target, _) = open(self.observers, pid, status.name)?;
+        let (target, _) = open(self.observers, pid, status.name, self.policy)?;
         self.waiting.push(target);
         Ok(held)
     }
@@ -199,11 +201,11 @@ impl Control for Host<'_> {
         !self.waiting.is_empty()
     }
 
-    fn may_more_come(&self) -> bool {
+    fn expects_arrivals(&self) -> bool {
         !self.stop()
     }
 
-    fn departed(&mut self, target: Target) -> Option<Target> {
+    fn remove(&mut self, target: Target) -> Option<Target> {
         self.outcome.add(&Report::of(&target, Duration::ZERO, false));
         None
     }
@@ -216,8 +218,8 @@ impl Control for Host<'_> {
         linux::cpu_time::of_process()
     }
 
-    fn in_haste(&mut self, haste: bool) {
-        self.priority.set(haste);
+    fn set_urgent(&mut self, urgent: bool) {
+        self.priority.set(urgent);
     }
 
     fn progress(&mut self, _: Doing, _: &[Target]) {}

@@ -263,15 +263,15 @@ fn look(
     watched.due = Instant::now() + watched.quiet;
     let Some(settings) = wanted.trim else { return wanted.report || is_there(pid) };
     if watched.trimmer.is_none() && watched.no_trim.is_none() {
-        match Trimmer::open(&*HOST, pid) {
+        match Trimmer::open(&*HOST, pid, settings) {
             Ok(trimmer) => watched.trimmer = Some(trimmer),
             Err(error) if error.is_gone() => return false,
             Err(error) => watched.no_trim = Some(error),
         }
     }
     let Some(trimmer) = &mut watched.trimmer else { return wanted.report || is_there(pid) };
-    match trimmer.round(settings, now, stop) {
-        Ok(round) => watched.due = Instant::now() + round.next_look,
+    match trimmer.round(now, stop) {
+        Ok(round) => watched.due = Instant::now() + round.next_scan,
         Err(error) if error.is_gone() => return false,
         Err(error) => {
             watched.no_trim = Some(error);
@@ -312,8 +312,8 @@ fn settle_up(watched: Watched, seen: &mut Seen) {
 
 fn settle_up_trimmer(trimmer: Option<Trimmer>, seen: &mut Seen) {
     if let Some(trimmer) = trimmer {
-        seen.demoted += trimmer.demoted;
-        seen.returned += trimmer.returned;
-        seen.promoted_again += trimmer.promoted_again;
+        seen.demoted += trimmer.totals.demoted;
+        seen.returned += trimmer.totals.returned;
+        seen.promoted_again += trimmer.totals.promoted_again;
     }
 }

@@ -1,0 +1,121 @@
+//! Carries out the plans of all programs: promotes at a limited rate, then probes and splits idle windows.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use access::estimate;
+
+use super::{Doing, Loop};
+use crate::policy::{self, Plan};
+use crate::rate_limiter::RateLimiter;
+use crate::target::{Phase, Target};
+
+impl Loop<'_> {
+    /// Promotes windows that need not wait for the end of the round, until the scan after the one at the age of `last`
+    /// is due. True if there were any.
+    pub(super) fn promote_at_once(&mut self, last: Duration) -> bool {
+        let plans = self.plans(Target::plan_at_once);
+        self.promote_planned(&plans, Some(estimate::next_scan(Some(last))));
+        plans.iter().any(|plan| !plan.promote.is_empty())
+    }
+
+    /// Carries out the plans; a refused window leaves its part of the budget to the next in line.
+    pub(super) fn promote(&mut self) {
+        let refused = |targets: &[Target]| targets.iter().map(|target| target.totals.refused).sum::<u64>();
+        loop {
+            let before = refused(self.targets);
+            let plans = self.plans(|target| target.plan().clone());
+            self.promote_planned(&plans, None);
+            if refused(self.targets) == before || self.is_cut_short() {
+                return;
+            }
+            self.for_each(Target::plan_again);
+        }
+    }
+
+    /// Last step of a dry run: checks the plans for obstacles, and plans again with the budget that those leave.
+    pub(super) fn foresee(&mut self) {
+        for index in 0..self.targets.len() {
+            let mut foreseen = BTreeSet::new();
+            while self.targets[index].phase != Phase::Ended {
+                let mut new = self.targets[index].plan().promote.clone();
+                new.retain(|promotion| foreseen.insert(promotion.window));
+                if new.is_empty() {
+                    break;
+                }
+                for promotion in new {
+                    if self.is_cut_short() {
+                        return;
+                    }
+                    self.with(index, |target| target.foresee(&promotion));
+                }
+                self.with(index, Target::plan_again);
+            }
+        }
+    }
+
+    /// A plan for each program, empty for one that ended.
+    fn plans(&mut self, mut plan: impl FnMut(&mut Target) -> Plan) -> Vec<Plan> {
+        let is_live = |target: &Target| target.phase != Phase::Ended;
+        self.targets.iter_mut().map(|target| if is_live(target) { plan(target) } else { Plan::default() }).collect()
+    }
+
+    /// Promotes window after window, until all are done or the observation has reached the age `until`, and the next
+    /// scan is due.
+    fn promote_planned(&mut self, plans: &[Plan], until: Option<Duration>) {
+        let turns = policy::share_turns(plans);
+        let planned = turns.len() as u64;
+        let mut rest = Duration::ZERO;
+        for (done, (index, promotion)) in (1..).zip(turns) {
+            if self.targets[index].phase == Phase::Ended {
+                continue;
+            }
+            let begun = self.control.now();
+            self.targets[index].preallocate();
+            let preallocated = self.control.now().saturating_sub(begun);
+            self.pause(rest.saturating_sub(preallocated));
+            if self.is_cut_short() || until.is_some_and(|age| self.oldest() >= age) {
+                rest = Duration::ZERO;
+                break;
+            }
+            let took = self.urgently(index, |target| target.promote(&promotion, until.is_some()));
+            // Compaction affects all programs with memory, whichever asks for it.
+            let felt = if preallocated > self.s.rate.compacting_window { preallocated.max(took) } else { took };
+            rest = self.limiter.pause_after(felt, self.s.rate);
+            self.control.progress(Doing::Promoting { done, planned }, self.targets);
+        }
+        self.targets.iter().for_each(Target::free_preallocated);
+        self.pause(rest);
+    }
+
+    /// Demotes windows found idle twice, and probes windows found idle once. No program waits for these windows, so
+    /// their rate does not depend on the promotions before.
+    pub(super) fn split_idle(&mut self) {
+        let mut limiter = RateLimiter::default();
+        for index in 0..self.targets.len() {
+            let mut plan = Plan::default();
+            self.with(index, |target| {
+                plan = target.plan_splits()?;
+                Ok(())
+            });
+            let demote = plan.demote.iter().map(|window| (true, *window));
+            for (is_demotion, window) in demote.chain(plan.probe.iter().map(|window| (false, *window))) {
+                if self.is_cut_short() {
+                    return;
+                }
+                let work = |target: &mut Target| if is_demotion { target.demote(window) } else { target.probe(window) };
+                let took = self.urgently(index, work);
+                self.pause(limiter.pause_after(took, self.s.rate));
+            }
+        }
+    }
+
+    /// Makes a call that may make a program wait. Returns its duration.
+    fn urgently(&mut self, index: usize, work: impl FnOnce(&mut Target) -> Result<(), linux::Error>) -> Duration {
+        let begun = self.control.now();
+        self.control.set_urgent(true);
+        self.with(index, work);
+        self.control.set_urgent(false);
+        self.control.now().saturating_sub(begun)
+    }
+}

@@ -1,0 +1,184 @@
+//! Huge windows of a program: those that masu promoted and those that it found huge.
+
+use std::collections::BTreeMap;
+
+use linux::Error;
+use units::{Bytes, Pages, Rate, Window};
+
+use super::extra::ExtraMemory;
+use crate::act::Demoted;
+use crate::observe::{Before, HugeWindow};
+use crate::policy::{self, Observation, Promotion, Settings, WindowView};
+use crate::program::Program;
+
+/// Huge windows, and windows that masu split.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct HugeWindows {
+    windows: BTreeMap<Window, HugeWindow>,
+    extra: ExtraMemory,
+    /// Number of splits by masu, for each window.
+    splits: BTreeMap<Window, u32>,
+    /// Windows that masu did not promote are never split: the program has an arena.
+    own_only: bool,
+}
+
+impl HugeWindows {
+    /// State of each.
+    pub fn states(&self) -> &BTreeMap<Window, HugeWindow> {
+        &self.windows
+    }
+
+    /// Memory that promotion added.
+    pub fn extra(&self) -> Bytes {
+        self.extra.total()
+    }
+
+    /// Windows promoted by masu, with their states before.
+    pub fn promoted(&self) -> impl Iterator<Item = (Window, Before, &HugeWindow)> {
+        self.windows.iter().filter_map(|(window, huge)| Some((*window, huge.before?, huge)))
+    }
+
+    /// Forbids splits of windows that masu did not promote, or allows them.
+    pub fn split_own_only(&mut self, own_only: bool) {
+        self.own_only = own_only;
+    }
+
+    fn may_split(&self, huge: &HugeWindow) -> bool {
+        !huge.left_alone && (huge.before.is_some() || !self.own_only)
+    }
+
+    /// Whether there are windows that would be split if they were idle.
+    pub fn may_be_split(&self) -> bool {
+        self.windows.values().any(|huge| self.may_split(huge) && !policy::is_full(huge.view()))
+    }
+
+    /// Number of idle windows without a verdict on their split.
+    pub fn split_candidates(&self, s: Settings) -> u64 {
+        let is_open = |huge: &&HugeWindow| self.may_split(huge) && policy::is_split_candidate(huge.view(), s);
+        self.windows.values().filter(is_open).count() as u64
+    }
+
+    /// Views of the windows that may be split.
+    pub fn splittable(&self, views: &[WindowView]) -> Vec<WindowView> {
+        let with_state = |view: &WindowView| {
+            let huge = self.windows.get(&view.window).filter(|huge| self.may_split(huge))?.view();
+            Some(WindowView { huge: view.huge.map(|_| huge), ..*view })
+        };
+        views.iter().filter(|view| view.huge.is_some()).filter_map(with_state).collect()
+    }
+
+    /// Removes all of the address space before an exec.
+    pub fn clear(&mut self) {
+        *self = HugeWindows { own_only: self.own_only, ..HugeWindows::default() };
+    }
+
+    /// Measures the memory in windows that were split.
+    ///
+    /// # Errors
+    /// `Gone` when the process ended.
+    pub fn measure_extra(&mut self, program: &dyn Program) -> Result<(), Error> {
+        self.extra.measure(program)?;
+        self.sum_up();
+        Ok(())
+    }
+
+    fn sum_up(&mut self) {
+        let costs = self.promoted().map(|(_, before, _)| policy::cost(before.resident));
+        self.extra.sum_up(costs.sum());
+    }
+
+    /// Keeps the windows that a scan shows huge. A window of masu's that the scan does not show is measured, since a
+    /// scan is a hint: the window may be inaccessible for the moment, or on its way to another place in memory.
+    ///
+    /// # Errors
+    /// `Gone` when the process ended.
+    pub fn update(&mut self, views: &[WindowView], program: &dyn Program) -> Result<(), Error> {
+        let mut known = std::mem::take(&mut self.windows);
+        for view in views.iter().filter(|view| view.huge.is_some()) {
+            // khugepaged or the program made a window huge again that masu had split: masu does not work against them.
+            let new = HugeWindow { left_alone: self.splits.contains_key(&view.window), ..HugeWindow::default() };
+            self.windows.insert(view.window, known.remove(&view.window).unwrap_or(new));
+            self.extra.remove_leftover(view.window);
+        }
+        for (window, huge) in known {
+            let Some(before) = huge.before else { continue };
+            let state = program.state(window)?.unwrap_or_default();
+            if state.huge {
+                self.windows.insert(window, huge);
+            } else {
+                self.extra.record_leftover(window, before.resident, state.resident);
+            }
+        }
+        self.sum_up();
+        Ok(())
+    }
+
+    /// Records a promotion that found `resident` pages in the window.
+    pub fn record_promotion(&mut self, promotion: &Promotion, resident: Pages, observation: Observation) {
+        let window = promotion.window;
+        self.extra.add(policy::cost(resident));
+        // Memory that an earlier promotion left there is not the program's own.
+        let resident = self.extra.remove_leftover(window).unwrap_or(resident);
+        let before = Before { hot: promotion.hot, resident, walks: promotion.walks, observation };
+        let times_split = self.splits.get(&window).copied().unwrap_or(0);
+        self.windows.insert(window, HugeWindow { before: Some(before), times_split, ..HugeWindow::default() });
+    }
+
+    /// Records a collapse that hit the program's next address space, and its split. The memory resident before is
+    /// unknown: all of it may be masu's, unless the kernel returned the zero-filled pages.
+    pub fn record_astray(&mut self, window: Window, split: Demoted) {
+        match split {
+            Demoted::Already { .. } => {}
+            Demoted::Yes { returned, resident } => {
+                if returned == Bytes(0) {
+                    self.extra.record_leftover(window, Pages(0), resident);
+                }
+            }
+            Demoted::No => {
+                let observation = Observation::CutShort;
+                let before = Before { hot: Pages(0), resident: Pages(0), walks: Rate::ZERO, observation };
+                let huge = HugeWindow { before: Some(before), left_alone: true, ..HugeWindow::default() };
+                self.windows.insert(window, huge);
+            }
+        }
+        self.sum_up();
+    }
+
+    /// Records the result of a split.
+    pub fn record_split(&mut self, window: Window, outcome: Demoted) {
+        let huge = self.windows.remove(&window).unwrap_or_default();
+        let resident = match outcome {
+            Demoted::No => {
+                self.windows.insert(window, HugeWindow { left_alone: true, ..huge });
+                return;
+            }
+            Demoted::Already { resident } => resident,
+            Demoted::Yes { resident, .. } => {
+                *self.splits.entry(window).or_insert(0) += 1;
+                resident
+            }
+        };
+        if let Some(before) = huge.before {
+            self.extra.record_split(window, before.resident, resident, policy::cost(before.resident));
+        }
+    }
+
+    /// Records whether the accessed bit of a window was cleared with a flush.
+    pub fn record_probe(&mut self, window: Window, probed: bool) {
+        if let Some(huge) = self.windows.get_mut(&window) {
+            huge.probed = probed;
+        }
+    }
+
+    /// Counts the rounds without an access, at the end of one.
+    pub fn count_idle_rounds(&mut self, views: &[WindowView]) {
+        for view in views.iter().filter(|view| view.huge.is_some()) {
+            let Some(huge) = self.windows.get_mut(&view.window) else { continue };
+            if view.walks > Rate::ZERO {
+                (huge.idle_rounds, huge.probed) = (0, false);
+            } else {
+                huge.idle_rounds = huge.idle_rounds.saturating_add(1);
+            }
+        }
+    }
+}
