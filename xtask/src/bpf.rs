@@ -142,8 +142,8 @@ fn check_stamp(there: &Stamp, now: &Stamp, committed: &str) -> Result<()> {
 
 fn sources() -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
-    for room in fs::read_dir(workspace::root().join("crates")).context("cannot list crates")?.flatten() {
-        if let Ok(files) = fs::read_dir(room.path().join("bpf")) {
+    for folder in fs::read_dir(workspace::root().join("crates")).context("cannot list crates")?.flatten() {
+        if let Ok(files) = fs::read_dir(folder.path().join("bpf")) {
             found.extend(
                 files.flatten().map(|file| file.path()).filter(|path| path.to_string_lossy().ends_with(".bpf.c")),
             );

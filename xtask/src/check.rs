@@ -1,8 +1,11 @@
 //! Everything that continuous integration runs without root.
 
+mod allowance;
 mod circles;
+mod conversions;
 mod docs;
 mod documents;
+mod error_types;
 mod file_length;
 mod language;
 mod layers;
@@ -58,6 +61,7 @@ pub fn rules() -> Result<()> {
     let (sources, documents) = (source::all()?, documents::all()?);
     let mut found = layers::in_manifests(&layers::packages()?);
     found.extend(sources.iter().flat_map(layers::in_source));
+    found.extend(sources.iter().flat_map(layers::attach_control));
     found.extend(sources.iter().flat_map(purity::in_source));
     found.extend(sources.iter().flat_map(printing::in_source));
     found.extend(sources.iter().flat_map(names::in_source));
@@ -65,6 +69,8 @@ pub fn rules() -> Result<()> {
     found.extend(sources.iter().flat_map(unsafe_code::in_source));
     found.extend(sources.iter().flat_map(docs::in_source));
     found.extend(circles::in_sources(&sources));
+    found.extend(conversions::in_sources(&sources));
+    found.extend(error_types::in_sources(&sources));
     found.extend(lints::of_libraries()?);
     found.extend(documents.iter().flat_map(documents::in_document));
     found.extend(language::beginnings(&sources, &documents));

@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 
 use super::Violation;
-use super::source::Source;
+use super::source::{Source, inside_brackets, line_of, words};
 use crate::command::{cargo, output};
 
 /// Layers, each before its users. Crates of one layer do not use each other.
@@ -84,6 +84,27 @@ pub fn in_source(source: &Source) -> Vec<Violation> {
     lines.map(|(number, _)| Violation::at(source, number, "a module from elsewhere by #[path]".to_owned())).collect()
 }
 
+/// Commands that run the attach loop.
+const ATTACH_COMMANDS: [&str; 2] = ["crates/masu/src/commands/attach", "crates/masu/src/commands/run"];
+
+/// Imports of `hugepages::attach::Control` for something else than the attach loop: the clock of all commands is in
+/// `crates/masu/src/terminal`.
+pub fn attach_control(source: &Source) -> Vec<Violation> {
+    if !source.path.starts_with("crates/masu/src/") || ATTACH_COMMANDS.iter().any(|path| source.path.starts_with(path))
+    {
+        return Vec::new();
+    }
+    let code = source.code_without_tests();
+    let is_import = |at: usize| {
+        let after = &code[at + "attach".len()..];
+        let group = after.strip_prefix("::").and_then(|after| inside_brackets(after, '{', '}')).map(|(group, _)| group);
+        words(group.unwrap_or(after), "Control").any(|at| group.is_some() || at == "::".len())
+    };
+    let found = words(&code, "attach").filter(|&at| is_import(at));
+    let message = "hugepages::attach::Control is for the attach loop only";
+    found.map(|at| Violation::at(source, line_of(&code, at), message.to_owned())).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -139,5 +160,15 @@ mod tests {
         assert_eq!(found("crates/linux/src/a.rs", "#[path = \"../../access/src/x.rs\"]\nmod x;"), 1);
         assert_eq!(found("crates/linux/tests/a.rs", "#[path = \"a/mod.rs\"]\nmod a;"), 0);
         assert_eq!(found("fuzz/src/a.rs", "#[path = \"../a/mod.rs\"]\nmod a;"), 0);
+    }
+
+    #[test]
+    fn the_attach_loops_control_is_for_its_commands() {
+        let found = |path, text| attach_control(&Source::new(path, text)).len();
+        let one = "use hugepages::attach::Control;\nuse hugepages::attach::{Doing,\n    Control};\n";
+        assert_eq!(found("crates/masu/src/commands/aging.rs", one), 2);
+        assert_eq!(found("crates/masu/src/commands/attach/progress.rs", one), 0);
+        let others = "use hugepages::attach::{Doing, ControlLoop};\nuse crate::terminal::Control;\nattach(Control);\n";
+        assert_eq!(found("crates/masu/src/commands/aging.rs", others), 0);
     }
 }

@@ -48,6 +48,12 @@ impl Source {
         (1..).zip(self.code.iter().map(String::as_str))
     }
 
+    /// The code with the lines of tests blank.
+    pub fn code_without_tests(&self) -> String {
+        let lines = self.code.iter().zip(&self.is_test).map(|(line, is_test)| if *is_test { "" } else { line });
+        lines.collect::<Vec<_>>().join("\n")
+    }
+
     /// The lines that are no tests.
     pub fn lines_without_tests(&self) -> impl Iterator<Item = (usize, &str)> {
         self.lines().zip(&self.is_test).filter(|(_, is_test)| !**is_test).map(|(line, _)| line)
@@ -95,6 +101,30 @@ pub fn words<'a>(line: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 
         let after = line[at + word.len()..].chars().next();
         !before.is_some_and(is_word) && !after.is_some_and(is_word)
     })
+}
+
+/// The number, from 1, of the line at `at` in `code`.
+pub fn line_of(code: &str, at: usize) -> usize {
+    code[..at].matches('\n').count() + 1
+}
+
+/// The text inside of the brackets with which `text` begins, and the text behind them. `None` where no bracket begins,
+/// or none ends.
+pub fn inside_brackets(text: &str, open: char, close: char) -> Option<(&str, &str)> {
+    let inside = text.strip_prefix(open)?;
+    let mut depth = 1_usize;
+    for (at, c) in inside.char_indices() {
+        // The end of an arrow is no bracket.
+        if c == close && !inside[..at].ends_with(['-', '=']) {
+            depth -= 1;
+        } else if c == open {
+            depth += 1;
+        }
+        if depth == 0 {
+            return Some((&inside[..at], &inside[at + close.len_utf8()..]));
+        }
+    }
+    None
 }
 
 fn is_word(c: char) -> bool {
@@ -245,6 +275,15 @@ mod tests {
         let lines: Vec<usize> = source.lines_without_tests().map(|(line, _)| line).collect();
         assert_eq!(lines, [1, 6, 9]);
         assert_eq!(Source::new("crates/linux/src/a/tests.rs", text).lines_without_tests().count(), 0);
+    }
+
+    #[test]
+    fn brackets_end_with_their_own_end() {
+        assert_eq!(inside_brackets("(a(b)c)d", '(', ')'), Some(("a(b)c", "d")));
+        assert_eq!(inside_brackets("<F<fn() -> A>> x", '<', '>'), Some(("F<fn() -> A>", " x")));
+        for text in ["a", "", "(a(b)"] {
+            assert_eq!(inside_brackets(text, '(', ')'), None, "{text}");
+        }
     }
 
     #[test]
