@@ -80,7 +80,7 @@ fn start(job: &Job) -> Result<Child> {
         ("--from", job.from),
         ("--executions", job.executions),
         ("--seconds", job.within.as_secs()),
-        ("--patience", job.patience.as_secs()),
+        ("--time-limit", job.time_limit.as_secs()),
     ] {
         command.arg(name).arg(number.to_string());
     }

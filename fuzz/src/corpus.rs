@@ -17,7 +17,7 @@ pub struct Corpus {
 }
 
 /// The folder with this crate's sources.
-pub fn home() -> &'static Path {
+pub fn folder() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
@@ -25,7 +25,7 @@ pub fn home() -> &'static Path {
 pub fn files(target: &Target) -> Result<Vec<PathBuf>> {
     // All planted bugs share one folder.
     let name = if target.name.starts_with("planted") { "planted" } else { target.name };
-    let folder = home().join("corpus").join(name);
+    let folder = folder().join("corpus").join(name);
     let entries = fs::read_dir(&folder).with_context(|| format!("cannot list {}", folder.display()))?;
     let mut files: Vec<PathBuf> = entries.map(|entry| entry.map(|entry| entry.path())).collect::<Result<_, _>>()?;
     files.sort();

@@ -20,9 +20,9 @@ pub mod targets;
 pub mod worker;
 
 use targets::{
-    arguments, attach_loop, calls, damon, field, greeting, host_files, journal, llc_config, llc_policies, llc_shared,
+    arguments, attach_loop, calls, damon, handshake, host_files, journal, llc_config, llc_policies, llc_shared,
     llc_simulate, pager, planted, policies, preload, process_files, profile, redis, resctrl, resctrl_emulator,
-    store_url, streams, trace, track,
+    shared_segment, store_url, streams, trace, track,
 };
 
 /// Code that is tried with any bytes.
@@ -54,8 +54,7 @@ pub const TARGETS: [Target; 24] = [
     target("attach_loop", attach_loop::run, 300, 10_000),
     target("calls", calls::run, 400, 8_000),
     by_first_byte(8, target("damon", damon::run, 600, 60_000)),
-    target("field", field::run, 400, 3_000),
-    target("greeting", greeting::run, 128, 600_000),
+    target("handshake", handshake::run, 128, 600_000),
     by_first_byte(host_files::VARIANTS, target("host_files", host_files::run, 4000, 100_000)),
     target("journal", journal::run, 1000, 5_000),
     target("llc_config", llc_config::run, 2000, 25_000),
@@ -70,6 +69,7 @@ pub const TARGETS: [Target; 24] = [
     by_first_byte(redis::VARIANTS, target("redis", redis::run, 1000, 300_000)),
     by_first_byte(resctrl::VARIANTS, target("resctrl", resctrl::run, 2000, 60_000)),
     target("resctrl_emulator", resctrl_emulator::run, 500, 8_000),
+    target("shared_segment", shared_segment::run, 400, 3_000),
     target("store_url", store_url::run, 300, 200_000),
     target("streams", streams::run, 400, 30_000),
     target("trace", trace::run, 600, 300_000),

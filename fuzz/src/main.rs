@@ -51,9 +51,9 @@ struct Bounds {
     run: u64,
     /// Limit on a single input, in seconds
     #[arg(long, default_value_t = 30)]
-    patience: u64,
+    time_limit: u64,
     /// Folder for findings
-    #[arg(long, default_value_os_t = corpus::home().join("findings"))]
+    #[arg(long, default_value_os_t = corpus::folder().join("findings"))]
     findings: PathBuf,
 }
 
@@ -93,8 +93,8 @@ struct Work {
     bounds: Bounds,
 }
 
-fn target(name: &str) -> Result<Target, String> {
-    named(name).ok_or_else(|| "no such target; `fuzz list` names them".to_owned())
+fn target(name: &str) -> Result<Target> {
+    named(name).context("no such target; `fuzz list` names them")
 }
 
 fn job(target: Target, executions: u64, seconds: u64, bounds: &Bounds) -> Job {
@@ -104,7 +104,7 @@ fn job(target: Target, executions: u64, seconds: u64, bounds: &Bounds) -> Job {
         from: 0,
         executions,
         within: Duration::from_secs(seconds),
-        patience: Duration::from_secs(bounds.patience.max(1)),
+        time_limit: Duration::from_secs(bounds.time_limit.max(1)),
         findings: bounds.findings.clone(),
         careful: false,
     }

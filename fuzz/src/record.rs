@@ -117,7 +117,7 @@ pub fn grouped(number: u64) -> String {
 
 fn commit() -> String {
     let git = |arguments: &[&str]| {
-        let output = Command::new("git").current_dir(corpus::home()).args(arguments).output().ok()?;
+        let output = Command::new("git").current_dir(corpus::folder()).args(arguments).output().ok()?;
         output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
     };
     let Some(commit) = git(&["rev-parse", "--short=12", "HEAD"]) else { return "unknown".to_owned() };

@@ -51,7 +51,7 @@ pub struct Job {
     /// Most time.
     pub within: Duration,
     /// Most time for a single input.
-    pub patience: Duration,
+    pub time_limit: Duration,
     /// Folder for the findings.
     pub findings: PathBuf,
     /// Whether each input is announced.
@@ -180,15 +180,15 @@ fn watch(job: Job, corpus: Arc<Corpus>, at: Arc<AtomicU64>) {
     thread::spawn(move || {
         let (mut last, mut since) = (at.load(Relaxed), Instant::now());
         loop {
-            thread::sleep(job.patience / 16);
+            thread::sleep(job.time_limit / 16);
             let now = at.load(Relaxed);
             if now != last {
                 (last, since) = (now, Instant::now());
-            } else if since.elapsed() > job.patience {
+            } else if since.elapsed() > job.time_limit {
                 let mut input = Vec::new();
                 mutate::input(&corpus, job.target.bytes_max, job.run, now, &mut input);
                 match keep(&job.findings, &job.target, job.run, now, &input) {
-                    Ok(file) => say(format_args!("found {} it takes longer than {:?}", file.display(), job.patience)),
+                    Ok(file) => say(format_args!("found {} it takes longer than {:?}", file.display(), job.time_limit)),
                     Err(error) => eprintln!("{error:#}"),
                 }
                 process::exit(1);

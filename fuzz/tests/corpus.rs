@@ -30,7 +30,7 @@ fn every_seed_is_understood_but_those_whose_name_says_otherwise() {
 
 #[test]
 fn every_folder_of_seeds_has_a_target() {
-    for folder in fs::read_dir(corpus::home().join("corpus")).unwrap() {
+    for folder in fs::read_dir(corpus::folder().join("corpus")).unwrap() {
         let name = folder.unwrap().file_name().into_string().unwrap();
         assert!(name == "planted" || named(&name).is_some(), "{name}");
     }
@@ -44,7 +44,7 @@ fn fuzz(arguments: &[&str], findings: &Path) -> Output {
 /// A planted bug is found within the executions of continuous integration, and its file finds it again.
 fn finds(target: &str, why: &str) {
     let findings = tempfile::tempdir().unwrap();
-    let output = fuzz(&["run", target, "--patience", "2"], findings.path());
+    let output = fuzz(&["run", target, "--time-limit", "2"], findings.path());
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(!output.status.success() && said.contains("0 passed; 1 failed"), "{said}");
     assert!(said.contains(why) && said.contains(&format!("repeat {target} ")), "{said}");

@@ -78,6 +78,7 @@ use access::AccessMap;
 use access::walk::Walker;
 use linux::pagemap::Pagemap;
 use units::PAGES_PER_WINDOW;
+use units::cast::index;
 
 use crate::setting::Setting;
 use crate::target_process::{Mapping, TargetProcess};
@@ -147,9 +148,9 @@ fn at_random(seed: u64, count: u64, of: u64) -> Vec<u64> {
     for last in (1..all.len()).rev() {
         // The generator of Knuth's MMIX; its upper bits are the good ones.
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        all.swap(last, usize::try_from((state >> 33) % (last as u64 + 1)).unwrap_or(0));
+        all.swap(last, index((state >> 33) % (last as u64 + 1)));
     }
-    all.truncate(usize::try_from(count).unwrap_or(usize::MAX));
+    all.truncate(index(count));
     all.sort_unstable();
     all
 }

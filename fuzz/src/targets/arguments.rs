@@ -1,4 +1,4 @@
-//! Command-line values: amounts, fractions, backends, dials, process ids. Each is read or refused, and never out of
+//! Command-line values: amounts, fractions, backends, protection levels, process ids. Each is read or refused, and never out of
 //! range.
 
 use std::str::FromStr;

@@ -35,7 +35,7 @@ pub fn run(bytes: &[u8]) -> bool {
         assert_eq!((Terms::of(&terms.message(secret)), message[0]), (Some((terms, secret)), MAGIC));
         lies_in_order(&Layout::new(terms.most_pages as usize, terms.budget_frames as usize));
     }
-    errand(&mut input) || understood
+    request(&mut input) || understood
 }
 
 /// No table of any size reaches into the next one.
@@ -60,12 +60,12 @@ fn lies_in_order(layout: &Layout) {
 }
 
 /// A synchronous store request read by masu: valid, or none.
-fn errand(input: &mut Input<'_>) -> bool {
+fn request(input: &mut Input<'_>) -> bool {
     let words: [AtomicU32; 5] = std::array::from_fn(|_| AtomicU32::new(input.int() % 8));
     words[2].store(input.int(), Relaxed);
     words[3].store(input.int() >> (input.byte() % 32), Relaxed);
-    let errand = StoreRequest(&words);
-    match errand.asked() {
+    let request = StoreRequest(&words);
+    match request.asked() {
         Some((Ask::Read | Ask::Write, _, pages)) => assert!((1..=MAX_UNIT_PAGES).contains(&pages)),
         Some((Ask::Copy, ..)) => {}
         None => assert!(
@@ -74,12 +74,12 @@ fn errand(input: &mut Input<'_>) -> bool {
             }
         ),
     }
-    let asked = errand.asked();
+    let asked = request.asked();
     if let Some((ask, page, pages)) = asked {
-        errand.ask(ask, page, pages);
-        assert_eq!(errand.asked(), Some((ask, page, pages)));
-        errand.answer(true);
-        assert_eq!((errand.asked(), errand.answered(), errand.answered()), (None, Some(true), None));
+        request.ask(ask, page, pages);
+        assert_eq!(request.asked(), Some((ask, page, pages)));
+        request.answer(true);
+        assert_eq!((request.asked(), request.answered(), request.answered()), (None, Some(true), None));
     }
     asked.is_some()
 }

@@ -6,6 +6,7 @@ use crate::input::Input;
 use llc::policy::predict::predict;
 use llc::policy::sharing::{Refiner, USUAL};
 use llc::policy::{Cache, Curve, Plan, Policy, Program, SharedSet, Sharer, Situation};
+use units::cast::index;
 use units::{Bytes, WayMask, Ways};
 
 /// Most programs: more than a word has bits, too.
@@ -36,7 +37,7 @@ fn sane(situation: &Situation, plan: &Plan) {
     assert!(expected.iter().all(|slowdown| slowdown.is_finite() && *slowdown > 0.0), "{expected:?} of {plan:?}");
     // Where nothing is shared and curves only fall, no program is faster than with the whole cache to itself.
     let falls = |curve: &Curve| curve.values().windows(2).all(|two| two[0] >= two[1]);
-    let all = usize::try_from(situation.cache.usable.ways().0).unwrap_or(usize::MAX);
+    let all = index(u64::from(situation.cache.usable.ways().0));
     let whole = |curve: &Curve| curve.values().len() <= all + 1;
     let plain = |of: &Program| falls(&of.misses) && whole(&of.misses) && of.misses == of.private_misses;
     if situation.shared.is_empty() && situation.programs.iter().all(plain) {

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use linux::{Pid, Untrusted, ksm};
 use llc::shared::domain::{By, Member, crosses};
 use llc::shared::index::{Changed, Index, MergedPage};
+use units::cast::fits;
 use units::{Address, Pages};
 
 /// Merged pages of each process: page to frame.
@@ -20,7 +21,8 @@ pub fn run(bytes: &[u8]) -> bool {
     let (mut index, mut model, mut before) = (Index::default(), Model::new(), BTreeSet::new());
     for word in bytes.chunks_exact(4) {
         let [what, who, page, frame] = [word[0], word[1], word[2], word[3]].map(u64::from);
-        let pid = Pid(i32::try_from(who % 7).unwrap_or(0) + 1);
+        let one_of_seven = |number: u64| Pid(fits(number % 7 + 1));
+        let pid = one_of_seven(who);
         match what % 8 {
             0..=2 => drop(model.entry(pid).or_default().insert(page, frame % 32)),
             3 => drop(model.entry(pid).or_default().remove(&page)),
@@ -33,7 +35,7 @@ pub fn run(bytes: &[u8]) -> bool {
             5 => drop(model.remove(&pid)),
             6 => {
                 let parent = model.get(&pid).cloned().unwrap_or_default();
-                model.insert(Pid(i32::try_from(frame % 7).unwrap_or(0) + 1), parent);
+                model.insert(one_of_seven(frame), parent);
             }
             _ => before = look(&mut index, &model, &before, what & 8 != 0),
         }

@@ -126,7 +126,7 @@ fn step(units: &mut Units<'_>, input: &mut Input<'_>, memory: Memory<'_>, area: 
 
 /// With a background, and with settings and an area that no pager has.
 fn directly(units: &mut Units<'_>, input: &mut Input<'_>, page: u64) {
-    let room = Limits {
+    let limits = Limits {
         budget_pages: input.int(),
         life_pages: input.int(),
         fault_ns: input.int(),
@@ -140,7 +140,7 @@ fn directly(units: &mut Units<'_>, input: &mut Input<'_>, page: u64) {
     let site = u64::from(input.byte()) % SITES;
     let fault = Fault { site, page, area, distance: input.int(), mark: input.half(), kind };
     let here = input.word();
-    let order = units.learned.sites.on_fault(&fault, &room, |other| here >> (other % 64) & 1 != 0);
+    let order = units.learned.sites.on_fault(&fault, &limits, |other| here >> (other % 64) & 1 != 0);
     let area = if area.contains(page) { area } else { Run { first_page: page, pages: 1 } };
     keeps(&order, page, area);
 }

@@ -17,8 +17,7 @@ pub fn run(bytes: &[u8]) -> bool {
         sizes = settings.sizes;
         understood = true;
     }
-    let mut numbers =
-        bytes.chunks_exact(8).map(|chunk| u64::from_le_bytes(chunk.try_into().unwrap_or_default()) as usize);
+    let mut numbers = bytes.as_chunks().0.iter().map(|chunk| u64::from_le_bytes(*chunk) as usize);
     place(numbers.next().unwrap_or(0), numbers.next().unwrap_or(0), sizes);
     sit(bytes);
     understood
@@ -42,8 +41,8 @@ fn place(start: usize, bytes: usize, sizes: Sizes) {
 fn sit(bytes: &[u8]) {
     let words: Vec<AtomicU32> = (0..status_page::WORDS).map(|_| AtomicU32::new(0)).collect();
     let Some(board) = StatusPage::new(&words) else { unreachable!("it has the right size") };
-    for (word, chunk) in words.iter().skip(1).zip(bytes.chunks_exact(4)) {
-        word.store(u32::from_le_bytes(chunk.try_into().unwrap_or_default()), Relaxed);
+    for (word, chunk) in words.iter().skip(1).zip(bytes.as_chunks().0) {
+        word.store(u32::from_le_bytes(*chunk), Relaxed);
     }
     for seat in board.taken() {
         let _ = (seat.stage(), seat.code(), seat.aligned(), seat.switches(), Kind::ALL.map(|kind| seat.reserved(kind)));

@@ -34,7 +34,7 @@ pub fn run(bytes: &[u8]) -> bool {
 /// A fault of a site that begins with its saved profile.
 fn begins(sites: &mut Sites, site: u64, page: u64) {
     let area = Run { first_page: 0, pages: AREA_PAGES };
-    let room = Limits {
+    let limits = Limits {
         budget_pages: 4096,
         life_pages: 4096,
         fault_ns: 35_000,
@@ -44,7 +44,7 @@ fn begins(sites: &mut Sites, site: u64, page: u64) {
         max_unit_log2: MAX_UNIT_LOG2,
     };
     let fault = Fault { site, page, area, distance: 1, mark: 0, kind: Kind::Home };
-    let order = sites.on_fault(&fault, &room, |_| false);
+    let order = sites.on_fault(&fault, &limits, |_| false);
     assert!(order.fetch.contains(page) && order.fetch.within(area) == order.fetch, "{order:?}");
     for series in order.ahead {
         for run in (0..series.runs).map(|number| series.run(number, area)) {

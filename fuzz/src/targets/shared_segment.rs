@@ -25,13 +25,13 @@ thread_local! {
 /// The workers of masu that run I/O batches: checks that each request is within bounds.
 struct Bounds {
     fails: bool,
-    flown: u32,
+    done: u32,
 }
 
 impl Bounds {
-    fn check(&mut self, room: u32, pages: u32) -> Result<(), ()> {
-        assert!(pages <= FLIGHT_PAGES && room + pages <= FLIGHTS_PAGES, "{pages} pages at {room}");
-        self.flown += 1;
+    fn check(&mut self, first: u32, pages: u32) -> Result<(), ()> {
+        assert!(pages <= FLIGHT_PAGES && first + pages <= FLIGHTS_PAGES, "{pages} pages at {first}");
+        self.done += 1;
         if self.fails { Err(()) } else { Ok(()) }
     }
 }
@@ -39,49 +39,49 @@ impl Bounds {
 impl Crew for Bounds {
     type Trouble = ();
 
-    fn fetch(&mut self, _: Page, room: u32, sums: &mut [Checksum]) -> Result<(), ()> {
-        self.check(room, sums.len() as u32)
+    fn fetch(&mut self, _: Page, first: u32, sums: &mut [Checksum]) -> Result<(), ()> {
+        self.check(first, sums.len() as u32)
     }
 
-    fn write(&mut self, _: Page, room: u32, pages: u32) -> Result<(), ()> {
-        self.check(room, pages)
+    fn write(&mut self, _: Page, first: u32, pages: u32) -> Result<(), ()> {
+        self.check(first, pages)
     }
 }
 
 /// Runs one input; true when it was understood.
 pub fn run(bytes: &[u8]) -> bool {
     let mut input = Input(bytes);
-    let flights: [AtomicU64; FLIGHT_WORDS] = [const { AtomicU64::new(0) }; FLIGHT_WORDS];
+    let batches: [AtomicU64; FLIGHT_WORDS] = [const { AtomicU64::new(0) }; FLIGHT_WORDS];
     let counters: [AtomicU64; COUNTER_WORDS] = [const { AtomicU64::new(0) }; COUNTER_WORDS];
-    let errand: [AtomicU32; 5] = [const { AtomicU32::new(0) }; 5];
-    let mut crew = Bounds { fails: false, flown: 0 };
+    let request: [AtomicU32; 5] = [const { AtomicU32::new(0) }; 5];
+    let mut workers = Bounds { fails: false, done: 0 };
     let (mut number, mut asked) = (0, 0);
     let mut history = History::default();
     LEARNED.with_borrow_mut(|learned| {
         scribble(learned, &mut input);
         while !input.0.is_empty() {
             match input.byte() % 8 {
-                0 | 1 => flights[usize::from(input.half()) % FLIGHT_WORDS].store(word(&mut input), Relaxed),
+                0 | 1 => batches[usize::from(input.half()) % FLIGHT_WORDS].store(word(&mut input), Relaxed),
                 2 => {
                     // The program's request for an I/O batch, at its place.
                     let first = FLIGHT_WORDS - (1 + usize::from(input.byte() % 8)) * ((FLIGHT_WORDS - 517) / 8);
-                    flights[0].store(u64::from(input.byte() % 12), Relaxed);
+                    batches[0].store(u64::from(input.byte() % 12), Relaxed);
                     for (at, value) in
                         [1, u64::from(input.byte() % 3), word(&mut input), word(&mut input)].into_iter().enumerate()
                     {
-                        flights[first + at].store(value, Relaxed);
+                        batches[first + at].store(value, Relaxed);
                     }
                 }
                 3 => counters[usize::from(input.byte()) % COUNTER_WORDS].store(word(&mut input), Relaxed),
-                4 => errand[usize::from(input.byte() % 5)].store(word(&mut input) as u32, Relaxed),
+                4 => request[usize::from(input.byte() % 5)].store(word(&mut input) as u32, Relaxed),
                 5 => {
-                    crew.fails = input.byte() % 8 == 7;
-                    number += u64::from(Batches(&flights).fly(&mut crew, number) == Ok(true));
+                    workers.fails = input.byte() % 8 == 7;
+                    number += u64::from(Batches(&batches).fly(&mut workers, number) == Ok(true));
                 }
                 6 => {
-                    if let Some((ask, _, pages)) = StoreRequest(&errand).asked() {
+                    if let Some((ask, _, pages)) = StoreRequest(&request).asked() {
                         assert!(ask == farmem_engine::segment::Ask::Copy || (1..=1 << MAX_UNIT_LOG2).contains(&pages));
-                        StoreRequest(&errand).answer(true);
+                        StoreRequest(&request).answer(true);
                         asked += 1;
                     }
                 }
@@ -96,7 +96,7 @@ pub fn run(bytes: &[u8]) -> bool {
             }
         }
     });
-    crew.flown + asked > 0
+    workers.done + asked > 0
 }
 
 /// Numbers at the borders, and any.

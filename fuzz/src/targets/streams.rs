@@ -11,6 +11,7 @@ use aging::ranges::Ranges;
 use aging::streams::detect::Detector;
 use aging::streams::policy::{Queue, SETTINGS, Settings};
 use linux::Pid;
+use units::cast::fits;
 use units::{Fraction, Pages};
 
 /// Runs one input; true when it was understood.
@@ -26,7 +27,7 @@ pub fn run(bytes: &[u8]) -> bool {
         match what % 8 {
             0..=2 => {
                 let file = FileId { device: (8, 1), inode: c % 5, generation: 0 };
-                let process = Pid(i32::try_from(c / 5).unwrap_or(0) + 1);
+                let process = Pid(fits(c / 5 + 1));
                 let arrival = Insertion { file, pages: range.clone(), process };
                 if b > 0 {
                     queue.came(now, &arrival, Pages(c));

@@ -64,9 +64,7 @@ fn answer(bytes: &[u8]) -> bool {
 }
 
 fn list(bytes: &[u8]) {
-    let word = |number: usize| {
-        bytes.get(number * 8..number * 8 + 8).map_or(0, |word| u64::from_le_bytes(word.try_into().unwrap_or_default()))
-    };
+    let word = |number: usize| bytes.as_chunks().0.get(number).map_or(0, |word| u64::from_le_bytes(*word));
     let head = Head { magic: word(0), generation: word(1), windows: word(2), pages: word(3) };
     if head.fits(bytes.len() as u64) {
         assert!(head.windows * 32 + head.pages * 16 + 32 <= bytes.len() as u64);

@@ -10,6 +10,7 @@ use std::process::Command;
 use std::ptr::{NonNull, null_mut};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use units::cast::index;
 use units::{AddressRange, Bytes, Pages};
 
 use super::programs::Running;
@@ -122,5 +123,5 @@ impl Drop for MappedFile {
 
 /// Content of a page.
 pub(crate) fn content_of(page: u64) -> Vec<u8> {
-    page.to_le_bytes().repeat(usize::try_from(Bytes::kib(4).0).unwrap_or(0) / 8)
+    page.to_le_bytes().repeat(index(Bytes::kib(4).0) / 8)
 }

@@ -15,6 +15,7 @@ use contract::track::wire::{Answer, MOST_BYTES, Request, SHORT_BYTES};
 use linux::message_socket::Connection;
 use linux::thp;
 use rustix::process::Signal;
+use units::cast::fits;
 use units::spread::Random;
 
 use super::command::{masu, said};
@@ -58,7 +59,7 @@ impl Moments {
 
     /// Up to `most`.
     fn next_up_to(&mut self, most: Duration) -> Duration {
-        Duration::from_nanos(self.random.number() % u64::try_from(most.as_nanos()).unwrap_or(u64::MAX))
+        Duration::from_nanos(self.random.number() % fits::<_, u64>(most.as_nanos()))
     }
 
     /// Starts the command again and again, and kills it within `most`. After each kill and a new start of masu, the

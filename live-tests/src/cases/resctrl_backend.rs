@@ -113,7 +113,7 @@ impl Helper {
     }
 
     fn pid(&self) -> Pid {
-        Pid(i32::try_from(self.child.id()).unwrap_or_default())
+        Pid(self.child.id().cast_signed())
     }
 
     fn kill(&mut self) -> Result<()> {

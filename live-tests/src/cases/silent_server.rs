@@ -19,6 +19,7 @@ use linux::message_socket::Connection;
 use linux::{Pid, Rooted, stat};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::Signal;
+use units::cast::{fits, index};
 
 use super::Outcome;
 use super::programs::{Running, Said, TIME_LIMIT};
@@ -181,7 +182,7 @@ fn serve(mut device: &File, program: &File, state: &AtomicU8) {
             continue;
         }
         let Some((error, body)) = answer(request, program, length) else { continue };
-        let mut reply = u32::try_from(16 + body.len()).unwrap_or(0).to_ne_bytes().to_vec();
+        let mut reply = fits::<_, u32>(16 + body.len()).to_ne_bytes().to_vec();
         reply.extend(error.to_ne_bytes());
         reply.extend(&request[8..16]);
         reply.extend(body);
@@ -211,7 +212,7 @@ fn answer(request: &[u8], program: &File, length: u64) -> Option<(i32, Vec<u8>)>
         14 | 27 => (0, words(&[1, 0])),
         // READ
         15 => {
-            let mut body = vec![0; usize::try_from(word(request, 56) & 0xffff_ffff).unwrap_or(0)];
+            let mut body = vec![0; index(word(request, 56) & 0xffff_ffff)];
             let filled = program.read_at(&mut body, word(request, 48)).unwrap_or(0);
             body.truncate(filled);
             (0, body)

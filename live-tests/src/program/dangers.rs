@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
+use units::cast::fits;
+
 use super::Wrong;
 use super::memory::{HUGE, MIB, Memory, PRIVATE, READ_WRITE};
 
@@ -107,12 +109,7 @@ pub(super) fn boxed() -> Result<(), Wrong> {
         libc::SYS_rt_sigprocmask,
         libc::SYS_wait4,
     ];
-    let statement = |code: u32, k: u32, jt: u8, jf: u8| libc::sock_filter {
-        code: u16::try_from(code).unwrap_or_default(),
-        jt,
-        jf,
-        k,
-    };
+    let statement = |code: u32, k: u32, jt: u8, jf: u8| libc::sock_filter { code: fits(code), jt, jf, k };
     let mut filter = vec![statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0)];
     for call in ALLOWED {
         filter.push(statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, u32::try_from(call)?, 0, 1));

@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use units::cast::fits;
+
 use super::Wrong;
 use super::memory::{HUGE, MIB, Memory, PAGE, PRIVATE, READ_WRITE};
 
@@ -92,7 +94,7 @@ pub(super) fn allocation(mib: u64) -> Result<(), Wrong> {
 fn deep(levels: usize) -> u8 {
     let mut frame = [0u8; 64 << 10];
     for at in (0..frame.len()).step_by(PAGE) {
-        frame[at] = u8::try_from(levels % 251).unwrap_or(0);
+        frame[at] = fits(levels % 251);
     }
     let frame = std::hint::black_box(&mut frame);
     let below = if levels == 0 { 0 } else { deep(levels - 1) };

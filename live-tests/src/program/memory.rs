@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use linux::smaps::VmFlag;
 use linux::{Pid, Rooted};
 use units::Window;
+use units::cast::index;
 
 use super::Wrong;
 
@@ -139,7 +140,7 @@ impl Memory {
     /// Number of its huge windows.
     pub(super) fn huge_windows(self) -> Result<usize, Wrong> {
         let within = |window: &Window| {
-            let start = usize::try_from(window.start().0).unwrap_or(0);
+            let start = index(window.start().0);
             start >= self.start && start + HUGE <= self.start + self.bytes
         };
         let all = hugepages::count::huge_windows(&Rooted::host(), Pid::own())?;

@@ -5,6 +5,8 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 use std::ptr;
 
+use units::cast::fits;
+
 use super::task::FLAG;
 
 /// Becomes the same program again and again, `count` times; `0` is the outcome.
@@ -23,7 +25,7 @@ pub fn execs(count: u64) -> ExitCode {
 
 /// Waits in the kernel, where no signal reaches it, for a child that ends after `seconds`.
 pub fn waits_for_child(seconds: u64) -> String {
-    let time = libc::timespec { tv_sec: i64::try_from(seconds).unwrap_or(0), tv_nsec: 0 };
+    let time = libc::timespec { tv_sec: fits(seconds), tv_nsec: 0 };
     let flags = i64::from(libc::CLONE_VFORK | libc::SIGCHLD);
     // SAFETY: without CLONE_VM the child has its own copy of the memory, makes two system calls and ends.
     unsafe {

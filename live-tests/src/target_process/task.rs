@@ -7,6 +7,8 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use units::cast::fits;
+
 use super::memory::last_errno;
 use super::resisting;
 
@@ -73,14 +75,14 @@ fn nanosleep() -> String {
 }
 
 fn poll() -> String {
-    let timeout = i32::try_from(SLEEP_MS).unwrap_or(0);
+    let timeout = fits(SLEEP_MS);
     // SAFETY: no file is named, so there is nothing to read or write.
     said(i64::from(unsafe { libc::poll(std::ptr::null_mut(), 0, timeout) }))
 }
 
 /// The kernel never restarts this one by itself.
 fn epoll() -> String {
-    let timeout = i32::try_from(SLEEP_MS).unwrap_or(0);
+    let timeout = fits(SLEEP_MS);
     // SAFETY: a zeroed event is plain data; it outlives the call, which may fill it, but no file is waited for.
     unsafe {
         let mut event: libc::epoll_event = std::mem::zeroed();

@@ -47,7 +47,7 @@ pub struct Numbers {
     frames: u64,
     store: BTreeMap<Page, u64>,
     /// Memory of the I/O batches, and the number of completed ones.
-    flown: BTreeMap<u32, u64>,
+    done: BTreeMap<u32, u64>,
     flights: u64,
 }
 
@@ -64,7 +64,7 @@ impl Numbers {
             slots: vec![None; slots],
             frames: 0,
             store: BTreeMap::new(),
-            flown: BTreeMap::new(),
+            done: BTreeMap::new(),
             flights: 0,
         }
     }
@@ -222,17 +222,17 @@ impl Machine for Numbers {
         Ok(())
     }
 
-    fn unload(&mut self, room: u32, slot: u32, pages: u32) {
+    fn unload(&mut self, first: u32, slot: u32, pages: u32) {
         for more in 0..pages {
-            let content = self.flown[&(room + more)];
+            let content = self.done[&(first + more)];
             self.fill(slot + more, content);
         }
     }
 
-    fn load(&mut self, slot: u32, room: u32, pages: u32) {
+    fn load(&mut self, slot: u32, first: u32, pages: u32) {
         for more in 0..pages {
             let Some(content) = self.slots[(slot + more) as usize] else { panic!("slot {} leaves empty", slot + more) };
-            self.flown.insert(room + more, content);
+            self.done.insert(first + more, content);
         }
     }
 
@@ -265,21 +265,21 @@ impl Numbers {
 impl Crew for Numbers {
     type Trouble = Failure;
 
-    fn fetch(&mut self, page: Page, room: u32, sums: &mut [Checksum]) -> Result<(), Failure> {
+    fn fetch(&mut self, page: Page, first: u32, sums: &mut [Checksum]) -> Result<(), Failure> {
         self.carried(sums.len() as u32)?;
         for (more, sum) in (0..).zip(sums) {
             let page = page.plus(more);
             let Some(content) = self.store.get(&page).copied() else { panic!("{page:?} never went home") };
-            self.flown.insert(room + more, content);
+            self.done.insert(first + more, content);
             *sum = Checksum([content, !content]);
         }
         Ok(())
     }
 
-    fn write(&mut self, page: Page, room: u32, pages: u32) -> Result<(), Failure> {
+    fn write(&mut self, page: Page, first: u32, pages: u32) -> Result<(), Failure> {
         self.carried(pages)?;
         for more in 0..pages {
-            let content = self.flown[&(room + more)];
+            let content = self.done[&(first + more)];
             self.put(page.plus(more), content);
         }
         Ok(())
