@@ -117,22 +117,26 @@ struct Compared {
     what: String,
     versus: Versus,
     unit: Unit,
-    better: Better,
-    target_ratio: Option<Target>,
-    comparison: Option<Comparison>,
+    target: Option<Target>,
+    found: Found,
     baseline_samples: Vec<f64>,
     this_samples: Vec<f64>,
 }
 
 #[derive(Debug, Serialize)]
-struct Apart {
-    what: String,
-    versus: Versus,
-    unit: Unit,
-    target: Option<Target>,
-    difference: Option<Difference>,
-    baseline_samples: Vec<f64>,
-    this_samples: Vec<f64>,
+#[serde(rename_all = "snake_case")]
+enum Found {
+    Ratio { better: Better, comparison: Option<Comparison> },
+    Difference(Option<Difference>),
+}
+
+impl Found {
+    const fn kind(&self) -> &'static str {
+        match self {
+            Found::Ratio { .. } => "ratio",
+            Found::Difference(_) => "difference",
+        }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -150,7 +154,6 @@ pub struct Report {
     title: String,
     host: Host,
     compared: Vec<Compared>,
-    apart: Vec<Apart>,
     figures: Vec<Figure>,
     tables: Vec<(String, Table)>,
     notes: Vec<String>,
@@ -166,7 +169,6 @@ impl Report {
             title: title.into(),
             host: host.clone(),
             compared: Vec::new(),
-            apart: Vec::new(),
             figures: Vec::new(),
             tables: Vec::new(),
             notes: Vec::new(),
@@ -186,48 +188,26 @@ impl Report {
     ) -> &mut Self {
         // A fixed seed: the same samples give the same interval, today and from the saved file.
         let comparison = Comparison::of(samples.0, samples.1, &mut Random::seeded(1));
-        let (baseline_samples, this_samples) = (samples.0.to_vec(), samples.1.to_vec());
-        let what = what.to_owned();
-        self.compared.push(Compared {
-            what,
-            versus,
-            unit,
-            better,
-            target_ratio: None,
-            comparison,
-            baseline_samples,
-            this_samples,
-        });
+        self.add(what, unit, versus, samples, Found::Ratio { better, comparison })
+    }
+
+    /// Adds a difference of paired samples, baseline first.
+    pub fn differ(&mut self, what: &str, unit: Unit, versus: Versus, samples: (&[f64], &[f64])) -> &mut Self {
+        let difference = Difference::of(samples.0, samples.1, &mut Random::seeded(1));
+        self.add(what, unit, versus, samples, Found::Difference(difference))
+    }
+
+    fn add(&mut self, what: &str, unit: Unit, versus: Versus, samples: (&[f64], &[f64]), found: Found) -> &mut Self {
+        let (what, baseline_samples, this_samples) = (what.to_owned(), samples.0.to_vec(), samples.1.to_vec());
+        self.compared.push(Compared { what, versus, unit, target: None, found, baseline_samples, this_samples });
         self
     }
 
-    /// Gives the comparison added last a target for its ratio.
+    /// Target of the comparison added last.
     pub fn target(&mut self, target: Target) {
         if let Some(last) = self.compared.last_mut() {
-            last.target_ratio = Some(target);
+            last.target = Some(target);
         }
-    }
-
-    /// Adds a difference of paired samples, baseline first; the target is one for the difference.
-    pub fn differ(
-        &mut self,
-        what: &str,
-        unit: Unit,
-        versus: Versus,
-        samples: (&[f64], &[f64]),
-        target: Option<Target>,
-    ) {
-        let difference = Difference::of(samples.0, samples.1, &mut Random::seeded(1));
-        let (baseline_samples, this_samples) = (samples.0.to_vec(), samples.1.to_vec());
-        self.apart.push(Apart {
-            what: what.to_owned(),
-            versus,
-            unit,
-            target,
-            difference,
-            baseline_samples,
-            this_samples,
-        });
     }
 
     /// Adds a single figure; `None` where it could not be had.
@@ -297,7 +277,6 @@ impl Report {
             "unix_time_s": SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
             "host": self.host,
             "comparisons": self.compared,
-            "differences": self.apart,
             "figures": self.figures,
             "notes": self.notes,
             "samples": self.samples,
@@ -305,17 +284,9 @@ impl Report {
     }
 
     fn print_compared(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for group in self.compared.chunk_by(|a, b| a.versus == b.versus) {
+        for group in self.compared.chunk_by(|a, b| (a.versus, a.found.kind()) == (b.versus, b.found.kind())) {
             let Versus { baseline, this } = group[0].versus;
-            let mut table = Table::new(["", baseline, this, "ratio", "95 % interval", "", ""]);
-            for line in group {
-                table.row(line.cells());
-            }
-            write!(f, "\n{table}")?;
-        }
-        for group in self.apart.chunk_by(|a, b| a.versus == b.versus) {
-            let Versus { baseline, this } = group[0].versus;
-            let mut table = Table::new(["", baseline, this, "difference", "95 % interval", ""]);
+            let mut table = Table::new(["", baseline, this, group[0].found.kind(), "95 % interval", "", ""]);
             for line in group {
                 table.row(line.cells());
             }
@@ -325,54 +296,54 @@ impl Report {
     }
 }
 
-impl Apart {
-    fn cells(&self) -> [String; 6] {
-        let Some(found) = &self.difference else {
-            let none = || "–".to_owned();
-            return [self.what.clone(), none(), none(), none(), none(), "not measured".into()];
-        };
-        let print = |value| self.unit.print(value);
-        [
-            self.what.clone(),
-            print(found.baseline),
-            print(found.this),
-            print(found.difference),
-            format!("{} … {}", print(found.difference_low), print(found.difference_high)),
-            self.target.map_or_else(String::new, |target| target.print(found.difference, print)),
-        ]
-    }
-}
-
 /// Three digits, and more where these would all be 1.000.
 fn ratio(value: f64) -> String {
     if (value - 1.0).abs() < 0.0095 && value != 1.0 { format!("{value:.5}") } else { format!("{value:.3}") }
 }
 
 impl Compared {
-    fn cells(&self) -> [String; 7] {
-        let Some(found) = &self.comparison else {
-            let none = || "–".to_owned();
-            return [self.what.clone(), none(), none(), none(), none(), "not measured".into(), String::new()];
-        };
-        let verdict = found.verdict(self.better);
-        let wanted = if self.better == Better::More { "more is better" } else { "less is better" };
-        [
-            self.what.clone(),
-            self.unit.print(found.baseline),
-            self.unit.print(found.this),
-            ratio(found.ratio),
-            format!("{} … {}", ratio(found.ratio_low), ratio(found.ratio_high)),
-            format!("{wanted}: {}", verdict.words()),
-            self.target_ratio.map_or_else(String::new, |target| target.print_ratio(found, verdict)),
-        ]
+    fn pairs(&self) -> Option<usize> {
+        match &self.found {
+            Found::Ratio { comparison, .. } => comparison.map(|found| found.pairs),
+            Found::Difference(difference) => difference.map(|found| found.pairs),
+        }
+    }
+
+    fn cells(&self) -> Vec<String> {
+        let print = |value| self.unit.print(value);
+        let what = self.what.clone();
+        match &self.found {
+            Found::Ratio { comparison: None, .. } | Found::Difference(None) => {
+                [what].into_iter().chain(["–", "–", "–", "–", "not measured"].map(str::to_owned)).collect()
+            }
+            Found::Difference(Some(found)) => vec![
+                what,
+                print(found.baseline),
+                print(found.this),
+                print(found.difference),
+                format!("{} … {}", print(found.difference_low), print(found.difference_high)),
+                self.target.map_or_else(String::new, |target| target.print(found.difference, print)),
+            ],
+            Found::Ratio { better, comparison: Some(found) } => {
+                let verdict = found.verdict(*better);
+                let wanted = if *better == Better::More { "more is better" } else { "less is better" };
+                vec![
+                    what,
+                    print(found.baseline),
+                    print(found.this),
+                    ratio(found.ratio),
+                    format!("{} … {}", ratio(found.ratio_low), ratio(found.ratio_high)),
+                    format!("{wanted}: {}", verdict.words()),
+                    self.target.map_or_else(String::new, |target| target.print_ratio(found, verdict)),
+                ]
+            }
+        }
     }
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let compared = self.compared.iter().filter_map(|line| line.comparison.map(|found| found.pairs));
-        let apart = self.apart.iter().filter_map(|line| line.difference.map(|found| found.pairs));
-        let pairs = compared.chain(apart).max();
+        let pairs = self.compared.iter().filter_map(Compared::pairs).max();
         writeln!(f, "{}", self.title)?;
         write!(f, "host: {}", self.host)?;
         match pairs {
@@ -472,8 +443,7 @@ stall     not measured
     fn a_difference_has_its_unit_everywhere() {
         let mut report = Report { compared: Vec::new(), figures: Vec::new(), ..report() };
         let versus = Versus { baseline: "true", this: "masu run" };
-        let target = Some(Target::AtMost(5.0));
-        report.differ("start and end", Unit::Milliseconds, versus, (&[1.0; 6], &[4.0; 6]), target);
+        report.differ("start and end", Unit::Milliseconds, versus, (&[1.0; 6], &[4.0; 6])).target(Target::AtMost(5.0));
         let wanted = "\
                     true   masu run   difference         95 % interval
 start and end   1.000 ms   4.000 ms     3.000 ms   3.000 ms … 3.000 ms   target ≤ 5.000 ms: met

@@ -25,7 +25,6 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// Final report of `masu aging --json`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
 pub struct AgingReport {
     /// Processor time that it used, as it counts.
     pub cpu_us: u64,
