@@ -26,6 +26,7 @@ pub mod ucp;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use units::cast::index;
 use units::{Bytes, WayMask, Ways};
 
 /// Value for each number of ways from 0 to all.
@@ -45,7 +46,7 @@ impl Curve {
     /// Value with `ways` ways; beyond the last, the last.
     pub fn at(&self, ways: Ways) -> f64 {
         let last = self.0.len() - 1;
-        self.0[usize::try_from(ways.0).map_or(last, |ways| ways.min(last))]
+        self.0[index(ways.0.into()).min(last)]
     }
 
     /// Value with a fraction of a way, linear between its neighbours.

@@ -23,6 +23,7 @@ use fuser::{
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
+use units::cast::{fits, index, saturated};
 
 use crate::group::GroupId;
 use crate::machine::Machine;
@@ -139,7 +140,7 @@ impl Emulated {
     /// The machine, with its time advanced.
     fn machine(&self) -> MutexGuard<'_, Machine> {
         let mut machine = held(&self.machine);
-        machine.pass_time(u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX));
+        machine.pass_time(saturated(self.began.elapsed().as_millis()));
         machine
     }
 
@@ -230,8 +231,8 @@ impl Emulated {
         }
         let open = held(&self.open);
         let whole = open.get(&handle).map_or(&[][..], Vec::as_slice);
-        let rest = usize::try_from(offset).ok().and_then(|offset| whole.get(offset..)).unwrap_or_default();
-        let size = usize::try_from(size).unwrap_or(usize::MAX).min(rest.len());
+        let rest = whole.get(index(offset)..).unwrap_or_default();
+        let size = index(size.into()).min(rest.len());
         Ok(rest[..size].to_vec())
     }
 
@@ -357,7 +358,7 @@ impl Filesystem for Emulated {
         let writer = Writer { tid: request.pid(), uid: request.uid() };
         let outcome = self.node(number).and_then(|node| self.machine().write(node, bytes, writer));
         match outcome {
-            Ok(()) => reply.written(u32::try_from(bytes.len()).unwrap_or(u32::MAX)),
+            Ok(()) => reply.written(fits(bytes.len())),
             Err(errno) => reply.error(said(errno)),
         }
     }
@@ -392,7 +393,7 @@ impl Filesystem for Emulated {
         };
         let dots = [".", ".."].map(|name| (name.to_owned(), None));
         let names = dots.into_iter().chain(all.into_iter().map(|(name, node)| (name, Some(node))));
-        for (next, (name, node)) in (1..).zip(names).skip(usize::try_from(offset).unwrap_or(usize::MAX)) {
+        for (next, (name, node)) in (1..).zip(names).skip(index(offset)) {
             let number = node.map_or(number.0, |node| held(&self.inodes).number(node));
             let is_directory = node.is_none_or(Node::is_directory);
             let kind = if is_directory { FileType::Directory } else { FileType::RegularFile };

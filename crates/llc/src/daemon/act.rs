@@ -13,6 +13,7 @@ use linux::resctrl::info::IoAlloc;
 use linux::resctrl::schemata::Difference;
 use linux::resctrl::{Changes, Failed, Group, Info, Mode, OwnGroup, PREFIX, Patience, Resctrl, Resource, Schemata};
 use linux::{KernelFiles, Lock};
+use units::cast::index;
 use units::{Bytes, WayMask};
 
 use super::allocatable_ways::{Foreign, Hardware};
@@ -114,7 +115,7 @@ impl<'f, F: KernelFiles> Place<'f, F> {
         };
         // A class for devices, if enabled, is the highest.
         let taken = usize::from(matches!(l3.io_alloc, IoAlloc::Enabled(_)));
-        let classes = usize::try_from(self.info.classes_max).unwrap_or(usize::MAX).saturating_sub(taken);
+        let classes = index(self.info.classes_max.into()).saturating_sub(taken);
         let ways_min = l3.rules.ways_min;
         Ok(Hardware { all, ways_min, classes, shareable: devices, way_bytes: way.unwrap_or(Bytes(0)), caches })
     }

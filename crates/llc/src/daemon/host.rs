@@ -9,6 +9,7 @@ use linux::probe::Known;
 use linux::resctrl::{CacheId, Cpus, Failed};
 use linux::{Error, KernelFiles, Pid, caches};
 use units::Bytes;
+use units::cast::fits;
 
 use super::act::{Done, Place, group};
 use super::allocatable_ways::Hardware;
@@ -61,7 +62,7 @@ impl<F: KernelFiles + Sync + 'static> Host<F> {
         let known = caches::of_level(files, 3).unwrap_or_default();
         let caches = known.into_iter().enumerate().map(|(nth, cache)| {
             // A kernel without numbers has hardly more than one cache.
-            let id = cache.id.unwrap_or(CacheId(u32::try_from(nth).unwrap_or(u32::MAX)));
+            let id = cache.id.unwrap_or(CacheId(fits(nth)));
             (id, (cache.cpus, cache.size.unwrap_or(Bytes::mib(2))))
         });
         Ok(Host {

@@ -25,6 +25,7 @@ use linux::merged_memory::{LINES_PER_PAGE, MergedCopy, PageOf};
 use linux::{Error, Pid, cpu_time};
 use rustix::thread::{CpuSet, gettid, sched_setaffinity};
 use serde::Serialize;
+use units::cast::{index, saturated};
 use units::{Bytes, Fraction, Pages};
 
 use super::warming::{Held, Pace, Phase};
@@ -177,7 +178,7 @@ impl<L: Lines> Worker<L> {
         let rest = self.look_and_place(now, cpu, occupancy);
         let spent = cpu().saturating_sub(begun);
         self.pace.spent(spent);
-        self.filled.cpu_us = self.filled.cpu_us.saturating_add(u64::try_from(spent.as_micros()).unwrap_or(0));
+        self.filled.cpu_us = self.filled.cpu_us.saturating_add(saturated(spent.as_micros()));
         self.filled.placed_pages = self.placed.iter().filter(|placed| **placed).count() as u64;
         rest.map(|rest| rest.max(self.pace.debt()))
     }
@@ -310,7 +311,7 @@ impl<L: Lines> Worker<L> {
         occupancy: &dyn Fn() -> Option<Bytes>,
     ) -> Result<(), Error> {
         let count = self.lines.count();
-        let limit = usize::try_from(self.room.0 / Pages(1).bytes().0).unwrap_or(usize::MAX);
+        let limit = index(self.room.0 / Pages(1).bytes().0);
         let mut open = self.merged.iter().zip(&self.placed).filter(|(merged, placed)| **merged && !**placed).count();
         let mut placed = self.placed.iter().filter(|placed| **placed).count();
         let only_new = open > 0 && placed < limit;
@@ -452,8 +453,9 @@ impl Drop for Refiller {
 
 fn pin(cpus: &BTreeSet<u32>) -> rustix::io::Result<()> {
     let mut set = CpuSet::new();
-    for cpu in cpus {
-        set.set(usize::try_from(*cpu).unwrap_or(usize::MAX).min(CpuSet::MAX_CPU - 1));
+    // A set has no place for later CPUs. With none left the kernel refuses it.
+    for cpu in cpus.iter().map(|cpu| index((*cpu).into())).filter(|cpu| *cpu < CpuSet::MAX_CPU) {
+        set.set(cpu);
     }
     sched_setaffinity(None, &set)
 }

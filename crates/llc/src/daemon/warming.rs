@@ -12,6 +12,7 @@
 
 use std::time::Duration;
 
+use units::cast::saturated;
 use units::{Bytes, Fraction, WayMask, Ways};
 
 use crate::policy::{Cache, Curve, Plan, Program, Region, Situation, equal};
@@ -136,7 +137,7 @@ pub fn regions_by_size(cache: Cache, sets: &[Bytes], ways_max: Option<Ways>) -> 
     let mut regions = Vec::new();
     for set in order {
         let holds = sets[set].0.div_ceil(cache.way_bytes.0.max(1));
-        let holds = Ways(u32::try_from(holds).unwrap_or(u32::MAX)).min(ways_max.unwrap_or(Ways(u32::MAX)));
+        let holds = Ways(saturated(holds)).min(ways_max.unwrap_or(Ways(u32::MAX)));
         let ways = holds.max(cache.ways_min).min(left);
         if classes == 0 || ways < cache.ways_min || ways == Ways(0) {
             continue;

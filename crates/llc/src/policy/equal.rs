@@ -1,5 +1,6 @@
 //! Two baselines without a paper: no partition, and equal partitions.
 
+use units::cast::{fits, index};
 use units::{WayMask, Ways};
 
 use super::{Class, Plan, Situation};
@@ -16,13 +17,13 @@ pub fn unpartitioned(situation: &Situation) -> Plan {
 pub fn equal(situation: &Situation) -> Plan {
     let cache = situation.cache;
     let ways = cache.usable.ways().0;
-    let room = usize::try_from(ways / cache.ways_min.0.max(1)).unwrap_or(usize::MAX);
+    let room = index((ways / cache.ways_min.0.max(1)).into());
     let count = situation.programs.len().min(cache.classes_max).min(room).max(1);
     let mut classes = Vec::with_capacity(count);
     let mut first = cache.usable.first().unwrap_or(0);
     for nth in 0..count {
         let share = |of: usize| of / count + usize::from(nth < of % count);
-        let wide = u32::try_from(share(ways as usize)).unwrap_or(u32::MAX);
+        let wide = fits(share(index(ways.into())));
         let before: usize = classes.iter().map(|class: &Class| class.programs.len()).sum();
         let programs: Vec<usize> = (before..before + share(situation.programs.len())).collect();
         if !programs.is_empty() {

@@ -26,6 +26,7 @@
 //! merged, as in LFOC+, if the sum of slowdowns falls; its weights for throughput are left out.
 
 use units::Ways;
+use units::cast::{index, saturated};
 
 use super::lookahead::lookahead;
 use super::masks::{partitions_max, side_by_side, ways_least};
@@ -113,7 +114,7 @@ pub fn plan(situation: &Situation, settings: Settings) -> Plan {
     let mut classes = Vec::new();
     if !streams.is_empty() {
         let parts = streams.len().div_ceil(settings.streams_per_way.max(1));
-        let wide = u32::try_from(parts).unwrap_or(u32::MAX).min(settings.stream_ways_max.0);
+        let wide = saturated::<_, u32>(parts).min(settings.stream_ways_max.0);
         // Leaves a partition for the others.
         let wide = wide.max(least.0).min(all.0 - least.0);
         let gaps = (parts * settings.streams_per_way.max(1)).saturating_sub(streams.len()) * settings.light_per_gap;
@@ -122,7 +123,7 @@ pub fn plan(situation: &Situation, settings: Settings) -> Plan {
     }
     let reserved: u32 = classes.iter().map(|(ways, _)| ways.0).sum();
     let left = Ways(all.0 - reserved);
-    let room = usize::try_from(left.0 / least.0).unwrap_or(usize::MAX);
+    let room = index((left.0 / least.0).into());
     let most = (cache.classes_max.max(1) - classes.len()).min(room).max(1);
     let mut clusters = paired(situation, sensitive, left, most, settings.pairs);
     for (nth, program) in light.into_iter().enumerate() {

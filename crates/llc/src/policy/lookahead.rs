@@ -21,12 +21,13 @@
 //! left, the rest is assigned one by one, so that all ways are used.
 
 use units::Ways;
+use units::cast::fits;
 
 use super::Curve;
 
 /// Ways for each curve, `ways` in all; each has at least `least`, and `ways` must suffice for that.
 pub fn lookahead(curves: &[Curve], ways: Ways, least: Ways) -> Vec<Ways> {
-    let count = u32::try_from(curves.len()).unwrap_or(u32::MAX);
+    let count: u32 = fits(curves.len());
     let mut given = vec![least; curves.len()];
     let mut left = ways.0.saturating_sub(count.saturating_mul(least.0));
     while left > 0 && !curves.is_empty() {

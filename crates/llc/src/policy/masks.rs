@@ -4,6 +4,7 @@
 //! number of classes: `info/L3/{cbm_mask,min_cbm_bits,num_closids}` in Documentation/filesystems/resctrl.rst. AMD
 //! allows more; contiguous masks are valid there as well.
 
+use units::cast::index;
 use units::{WayMask, Ways};
 
 use super::{Cache, Class, Plan, Region, Situation};
@@ -126,7 +127,7 @@ pub fn ways_least(cache: &Cache) -> Ways {
 /// Greatest number of partitions without overlap, by classes and by ways; at least 1.
 pub fn partitions_max(cache: &Cache) -> usize {
     let room = cache.usable.ways().0 / ways_least(cache).0;
-    cache.classes_max.min(usize::try_from(room).unwrap_or(usize::MAX)).max(1)
+    cache.classes_max.min(index(room.into())).max(1)
 }
 
 /// Classes side by side from the lowest usable way on, in the order given; classes without a program are left out.

@@ -14,6 +14,7 @@
 //! We differ: a unit is a fraction of a way, since a whole one is too coarse for 11 ways and 4 programs.
 
 use units::Ways;
+use units::cast::index;
 
 use super::{Curve, Situation};
 
@@ -66,7 +67,7 @@ impl Combined {
         ways: Ways,
     ) -> impl Iterator<Item = f64> + 'a {
         group.iter().zip(&self.shares).map(move |(program, shares)| {
-            let at = usize::try_from(ways.0).unwrap_or(usize::MAX).min(shares.len() - 1);
+            let at = index(ways.0.into()).min(shares.len() - 1);
             let program = &situation.programs[*program];
             program.slowdown(program.misses.between(shares[at]))
         })

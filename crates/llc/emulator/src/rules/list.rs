@@ -1,6 +1,7 @@
 //! Directory content, lookup, and rights. Pure.
 
 use rustix::io::Errno;
+use units::cast::fits;
 
 use crate::group::{GroupId, Kind, Mode};
 use crate::machine::Machine;
@@ -26,7 +27,7 @@ impl Machine {
                 let mut all = self.list_events(id, cache, None);
                 let nodes = self.hardware.nodes_per_cache();
                 // Nodes are numbered over all caches.
-                let first = u32::try_from(cache).unwrap_or(0) * nodes;
+                let first = fits::<_, u32>(cache) * nodes;
                 let nodes = (0..nodes).filter(|_| nodes > 1);
                 all.extend(
                     nodes.map(|node| (format!("mon_sub_L3_{:02}", first + node), Node::MonNode(id, cache, node))),

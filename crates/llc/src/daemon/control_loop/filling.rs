@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use linux::Pid;
 use linux::resctrl::PREFIX;
+use units::cast::index;
 use units::{Bytes, Pages, WayMask};
 
 use super::super::act::name_of;
@@ -19,7 +20,7 @@ impl<W: HostOps> Daemon<W> {
     fn wanted_regions(&self) -> BTreeMap<Key, Region> {
         let mut regions = BTreeMap::new();
         let mut add = |label: &str, cache, set: usize, room: Bytes, mask: WayMask| {
-            let most = usize::try_from(room.0 / Pages(1).bytes().0).unwrap_or(usize::MAX);
+            let most = index(room.0 / Pages(1).bytes().0);
             let all = &self.sets.sets[set].pages;
             let pages: Vec<_> = all.iter().copied().take(most).collect();
             let (label_of, left_out, duty) = (label.to_owned(), all.len() - pages.len(), self.config.duty);

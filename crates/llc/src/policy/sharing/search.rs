@@ -9,6 +9,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher};
 
+use units::cast::fits;
 use units::{WayMask, Ways};
 
 use super::{Expected, score};
@@ -94,7 +95,7 @@ pub struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    /// A search that leaves out the divisions `tried`.
+    /// A search that leaves out the divisions `tried`, for at most [`PROGRAMS_MAX`] programs.
     pub fn new(expected: Expected<'a>, tried: &'a [Division]) -> Search<'a> {
         let sharers = expected.situation.shared.iter().flat_map(|set| &set.sharers);
         Search {
@@ -104,9 +105,7 @@ impl<'a> Search<'a> {
             plans_max: expected.settings.plans_max,
             known: HashMap::default(),
             regions: Vec::new(),
-            sharing: sharers.fold(0, |all, sharer| {
-                all | 1u64.checked_shl(u32::try_from(sharer.program).unwrap_or(64)).unwrap_or(0)
-            }),
+            sharing: sharers.fold(0, |all, sharer| all | 1 << sharer.program),
             looked_at: 0,
         }
     }
@@ -196,7 +195,7 @@ impl<'a> Search<'a> {
             }
         }
         let mut judged = self.judge(Division { groups, regions: regions.to_vec() });
-        let mut spare = left - least * u32::try_from(judged.division.groups.len()).unwrap_or(0);
+        let mut spare = left - least * fits::<_, u32>(judged.division.groups.len());
         while spare > 0 {
             let worst = self.group_of(&judged, true);
             // Adds ways until there is a gain.
@@ -279,7 +278,7 @@ impl<'a> Search<'a> {
             self.regions.push((regions.to_vec(), self.model.outside(&ways)));
             self.regions.len() - 1
         });
-        u32::try_from(at).unwrap_or(u32::MAX)
+        fits(at)
     }
 
     /// Group of the slowest program, or of the fastest.
