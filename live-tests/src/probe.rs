@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
 
 use linux::clear_refs::{self, Forget};
 use linux::pagemap::{PageEntry, Pagemap};
@@ -45,6 +46,7 @@ fn capability(requirement: Requirement) -> Capability {
         Requirement::GuardPages => guard_pages(),
         Requirement::ReservedHuge => Ok(file("/proc/sys/vm/nr_hugepages")),
         Requirement::Ksm => Ok(file("/sys/kernel/mm/ksm/run")),
+        Requirement::MergedFlag => merged_flag(),
         Requirement::Compaction => Ok(written("/proc/sys/vm/compact_memory")),
         Requirement::MemoryGroups => Ok(made(Group::make("probe"))),
         Requirement::Pressure => Ok(file("/proc/pressure/memory")),
@@ -229,6 +231,24 @@ fn disk_files() -> Result<Capability, Unprobed> {
         true => Capability::Available,
         false if rustix::process::getpid().is_init() => Capability::NotOnThisMachine(why()),
         false => Capability::Unavailable(why()),
+    })
+}
+
+/// KPF_KSM of a page that was just written, which KSM cannot have merged.
+fn merged_flag() -> Result<Capability, Unprobed> {
+    let (target, heap) = process_with_touched(1)?;
+    let entries = Pagemap::open(target.pid())?.entries(heap.page(0).range())?;
+    let frame = entries.first().copied().and_then(PageEntry::frame);
+    let (Some(frame), Ok(table)) = (frame, fs::File::open("/proc/kpageflags")) else {
+        return Ok(Capability::Unavailable("no flags of page frames".to_owned()));
+    };
+    let mut word = [0; 8];
+    table.read_exact_at(&mut word, frame * 8)?;
+    let is_set = u64::from_ne_bytes(word) & 1 << 21 != 0;
+    Ok(if is_set {
+        Capability::NotInThisKernel("every anonymous page has the flag".to_owned())
+    } else {
+        Capability::Available
     })
 }
 

@@ -33,6 +33,8 @@ pub enum Requirement {
     ReservedHuge,
     /// Merging of pages with the same content.
     Ksm,
+    /// KPF_KSM only on merged pages. Linux 6.10 to 7.1 set it for every anonymous page.
+    MergedFlag,
     /// Closing the holes in memory by moving pages together, when asked.
     Compaction,
     /// Control groups that limit memory, and the right to make one.
@@ -100,7 +102,7 @@ pub enum Requirement {
 
 impl Requirement {
     /// All requirements, in the order of the tables.
-    pub const ALL: [Requirement; 45] = [
+    pub const ALL: [Requirement; 46] = [
         Requirement::Root,
         Requirement::RemoteAdvice,
         Requirement::RemoteCollapse,
@@ -115,6 +117,7 @@ impl Requirement {
         Requirement::GuardPages,
         Requirement::ReservedHuge,
         Requirement::Ksm,
+        Requirement::MergedFlag,
         Requirement::Compaction,
         Requirement::MemoryGroups,
         Requirement::Pressure,
@@ -165,6 +168,7 @@ impl Requirement {
             Requirement::GuardPages => "guard pages",
             Requirement::ReservedHuge => "hugetlb pages",
             Requirement::Ksm => "KSM",
+            Requirement::MergedFlag => "KPF_KSM on merged pages only",
             Requirement::Compaction => "compaction",
             Requirement::MemoryGroups => "memory control groups",
             Requirement::Pressure => "memory pressure (PSI)",

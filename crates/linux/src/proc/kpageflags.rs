@@ -7,16 +7,21 @@
 //! Later frames of a block have the flags of the first; up to some kernel between 6.1 and 6.12 only the first has
 //! most of them.
 //!
-//! Debian's 6.12 (6.12.117) sets KPF_KSM for each anonymous page, 6.1 and 6.18 only for pages of KSM.
+//! **KPF_KSM is set for every anonymous page** since Linux 6.10 (dee3d0bef2b0, "proc: rewrite stable_page_flags()", tests
+//! for one of two bits), until "fs/proc: fix KPF_KSM reported for all anonymous pages" (July 2026: Linux 7.2, 7.1.y and
+//! 6.18.y). 6.12.117 of Debian has the fault. [`FrameTable::tells_merged`] finds it by trying. `KSM:` of `smaps.rs` is
+//! right on these kernels too.
 //!
 //! Cost: one `pread` of 8 bytes a frame; some 2 µs and 10 ns a frame for frames in a row. Side effect: none.
 //! Since: Linux 2.6.25, `ZeroPage` 4.0; needs CONFIG_PROC_PAGE_MONITOR and CAP_SYS_ADMIN.
 //! Truth: Documentation/admin-guide/mm/pagemap.rst; include/uapi/linux/kernel-page-flags.h.
 
-use units::PAGES_PER_WINDOW;
+use units::{PAGES_PER_WINDOW, Pages};
 
-use crate::Error;
 use crate::frame_file::{BEYOND, FrameFile};
+use crate::pagemap::{PageEntry, Pagemap};
+use crate::scratch::Scratch;
+use crate::{Error, Pid};
 
 /// Bits in use, numbered as in `linux/kernel-page-flags.h`.
 pub mod bits {
@@ -153,7 +158,8 @@ impl FrameFlags {
     }
 
     /// Merged by KSM with pages of the same content, even if only one is left (KPF_KSM). An empty page that KSM
-    /// replaced by the zero page does not count.
+    /// replaced by the zero page does not count. Some kernels set it for every anonymous page
+    /// ([`FrameTable::tells_merged`]).
     pub const fn is_merged(self) -> bool {
         self.has(bits::KSM)
     }
@@ -190,6 +196,23 @@ impl FrameTable {
     /// `Denied` without CAP_SYS_ADMIN, `Unsupported` where the kernel lacks it.
     pub fn open() -> Result<FrameTable, Error> {
         FrameFile::open("/proc/kpageflags").map(FrameTable)
+    }
+
+    /// False on a kernel that sets KPF_KSM for every anonymous page (file head): it sets the flag for pages of our own
+    /// that nothing can have merged since they were written.
+    ///
+    /// # Errors
+    /// Without memory, or without the right to see frame numbers.
+    pub fn tells_merged(&self) -> Result<bool, Error> {
+        let mut own =
+            Scratch::of(Pages(8).bytes()).map_err(|errno| Error::of_host("map", "memory of our own", errno))?;
+        own.touch_all();
+        for frame in Pagemap::open(Pid::own())?.entries(own.range())?.into_iter().filter_map(PageEntry::frame) {
+            if !self.flags(frame)?.is_merged() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Flags of frame `number`.

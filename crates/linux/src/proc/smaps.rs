@@ -35,7 +35,7 @@ pub struct Rollup {
     pub locked: Bytes,
     /// Swapped out.
     pub swap: Bytes,
-    /// Merged by KSM, the zero page included; `None` on a kernel without this figure (6.1).
+    /// Merged by KSM, without the zero page; `None` on a kernel without this figure (6.1).
     pub ksm: Option<Bytes>,
 }
 
@@ -54,7 +54,7 @@ pub struct Detail {
     pub swap: Bytes,
     /// Locked by mlock, divided by the number of processes that map it.
     pub locked: Bytes,
-    /// Merged by KSM; `None` on a kernel without this figure (6.1).
+    /// Merged by KSM, without the zero page; `None` on a kernel without this figure (6.1).
     pub ksm: Option<Bytes>,
     /// True if the kernel would give it huge pages by itself; `None` before 5.0.
     pub thp_eligible: Option<bool>,

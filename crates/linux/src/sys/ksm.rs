@@ -10,6 +10,10 @@
 //! and has all merged pages of its parent (seen on Linux 6.18; older ones give it its parent's figures). So the
 //! counters tell the work of KSM, and neither the owners nor the number of present merged pages.
 //!
+//! **`smart_scan`** (Linux 6.7, on by default): ksmd skips a page that did not merge in earlier scans, at first every
+//! second scan, later eight of nine (`skip_age` in mm/ksm.c), and takes a skipped page out of the tree of unmerged pages. Two equal pages merge only when ksmd visits both in one scan, so pages that it visits in different scans stay
+//! unmerged; a page that equals a merged one merges at its next visit. A live test saw no merge in 8,085 scans (6.12).
+//!
 //! Cost: a small file for each figure. `ksm_mergeable` goes over the mappings of the process. Side effects: none.
 //!
 //! Since: Linux 2.6.32; `ksm_merging_pages` and `ksm_stat` (then `ksm_rmap_items` alone) exist in 6.1, the rest of
@@ -93,9 +97,23 @@ pub struct Host {
     pub zero_pages: Reported<Pages>,
     /// Saving less KSM's own memory, in bytes.
     pub general_profit_bytes: Reported<i64>,
+    /// Pages that did not merge are skipped in most scans (file head).
+    pub smart_scan: Reported<bool>,
+    /// Number of skipped visits to a page, since boot.
+    pub pages_skipped: Reported<u64>,
 }
 
 impl Host {
+    /// Merged pages, by the kernel's count.
+    pub const fn merged(&self) -> Pages {
+        Pages(self.pages_shared.0.saturating_add(self.pages_sharing.0))
+    }
+
+    /// Offered pages known to KSM and not merged.
+    pub const fn unmerged(&self) -> Pages {
+        Pages(self.pages_unshared.0.saturating_add(self.pages_volatile.0))
+    }
+
     /// Memory saved by shared frames, by the kernel's count.
     pub const fn saved(&self) -> Bytes {
         self.pages_sharing.bytes()
@@ -153,6 +171,8 @@ pub fn host(files: &impl KernelFiles) -> Result<Host, Error> {
         use_zero_pages: optional("use_zero_pages")?.map(|on| on != 0).into(),
         zero_pages: optional("ksm_zero_pages")?.map(Pages).into(),
         general_profit_bytes: profit,
+        smart_scan: optional("smart_scan")?.map(|on| on != 0).into(),
+        pages_skipped: optional("pages_skipped")?.into(),
     })
 }
 

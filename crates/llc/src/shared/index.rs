@@ -20,6 +20,16 @@ pub struct MergedPage {
     pub frame: u64,
 }
 
+/// Pages found in one process.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    /// Merged: the entry is unchanged.
+    pub(super) known: Vec<MergedPage>,
+    /// Flags still to be read.
+    pub(super) open: Vec<MergedPage>,
+    pub(super) words: u64,
+}
+
 /// Sharer of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Entry {

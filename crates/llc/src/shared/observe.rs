@@ -9,7 +9,7 @@
 //! 4. `pagemap` gives an entry for each remaining page: the frame, and whether other processes map it too. Only then
 //!    it may be merged.
 //! 5. `kpageflags` tells whether the frame is merged: read once for each frame, in frame order, neighbours in one
-//!    call.
+//!    call. On kernels whose flag does not tell, `fork_shared` does.
 //!
 //! **In repeated scans** the fifth step, the most expensive one, covers only changes: a page with an unchanged entry
 //! is still merged. A frame stays KSM's until its last mapping is gone. The same frame can return to the same
@@ -31,10 +31,12 @@ use linux::maps::{Mapping, maps};
 use linux::pagemap::{PageEntry, Pagemap, need_frame_numbers};
 use linux::processes::processes;
 use linux::{Error, KernelFiles, Pid, cgroup, cpu_time, ksm, stat, status, vmstat};
+use units::cast::index;
 use units::{Address, AddressRange, Pages};
 
 use super::domain::{By, Member};
-use super::index::{Changed, Index, MergedPage};
+use super::fork_shared;
+use super::index::{Changed, Found, Index, MergedPage};
 
 /// Least size of a mapping that is scanned before it is read: the fixed cost of a scan is a hundred times the cost of
 /// reading a page.
@@ -51,6 +53,8 @@ const UNSCANNED_MAX: u32 = 63;
 #[derive(Debug)]
 pub struct Observer {
     frames: FrameTable,
+    /// KPF_KSM tells merged pages from others; if not, `fork_shared` does.
+    flag_tells: bool,
     by: By,
     left_out: BTreeSet<Pid>,
     index: Index,
@@ -61,8 +65,8 @@ pub struct Observer {
 /// State at the last scan of everything that can make other pages look like merged ones.
 #[derive(Debug, Default)]
 struct Seen {
-    /// Start time of every process that has memory.
-    processes: BTreeMap<Pid, u64>,
+    /// Every process that has memory: its start time, and whether it still runs the program that it was forked with.
+    processes: BTreeMap<Pid, (u64, bool)>,
     /// Pages swapped in since boot.
     swapped_in: u64,
 }
@@ -80,8 +84,9 @@ impl Seen {
             if stat.of_kernel || matches!(stat.state, 'Z' | 'X') {
                 continue; // without memory
             }
-            forked |= stat.forked && self.processes.get(&pid) != Some(&stat.start_ticks);
-            now.insert(pid, stat.start_ticks);
+            let is_known = self.processes.get(&pid).is_some_and(|(start, _)| *start == stat.start_ticks);
+            forked |= stat.forked && !is_known;
+            now.insert(pid, (stat.start_ticks, stat.forked));
         }
         let counters = vmstat::vmstat(files)?;
         let swapped_in = SWAPPED_IN.iter().filter_map(|name| counters.get(name)).sum();
@@ -102,6 +107,8 @@ pub struct Look {
     pub pages: Pages,
     /// Frames whose flags were read.
     pub frames_asked: u64,
+    /// Pages shared by fork or merged, which this kernel does not tell apart (`fork_shared`). They do not count as merged.
+    pub undecided: Pages,
     /// All flags were read, including unchanged ones.
     pub anew: bool,
     /// Changes since the last scan.
@@ -112,16 +119,6 @@ pub struct Look {
     pub cpu: Duration,
 }
 
-/// Pages found in one process.
-#[derive(Debug, Default)]
-struct Found {
-    /// Merged: the entry is unchanged.
-    known: Vec<MergedPage>,
-    /// Flags still to be read.
-    open: Vec<MergedPage>,
-    words: u64,
-}
-
 impl Observer {
     /// Observer with this criterion for trust domains. Processes in `left_out` are not scanned.
     ///
@@ -130,8 +127,9 @@ impl Observer {
     pub fn new(by: By, left_out: BTreeSet<Pid>) -> Result<Observer, Error> {
         need_frame_numbers()?;
         let frames = FrameTable::open()?;
+        let flag_tells = frames.tells_merged()?;
         let (index, members, seen) = (Index::default(), BTreeMap::new(), Seen::default());
-        Ok(Observer { frames, by, left_out, index, members, seen })
+        Ok(Observer { frames, flag_tells, by, left_out, index, members, seen })
     }
 
     /// Index of the last scan.
@@ -184,6 +182,10 @@ impl Observer {
             found.iter_mut().for_each(|(_, of)| of.open = joined(std::mem::take(of)));
         }
         look.frames_asked = self.ask(&mut found)?;
+        if !self.flag_tells {
+            let forked = |pid: Pid| self.seen.processes.get(&pid).is_none_or(|(_, forked)| *forked);
+            look.undecided = fork_shared::keep_merged(files, forked, &mut found);
+        }
         look.changed = self.index.update(found.into_iter().map(|(pid, of)| (pid, joined(of))));
         self.members = members;
         (look.took, look.cpu) = (begun.elapsed(), cpu_time::of_thread().saturating_sub(cpu_begun));
@@ -291,7 +293,7 @@ fn each_part(
 
 /// The range in pieces of [`STEP`].
 fn steps(range: AddressRange) -> impl Iterator<Item = AddressRange> {
-    let starts = (range.start().0..range.end().0).step_by(usize::try_from(STEP.bytes().0).unwrap_or(usize::MAX));
+    let starts = (range.start().0..range.end().0).step_by(index(STEP.bytes().0));
     starts.filter_map(move |start| AddressRange::new(start, range.end().0.min(start + STEP.bytes().0)).ok())
 }
 

@@ -27,6 +27,8 @@ pub struct Report<'o> {
     pub merged_frames: u64,
     /// Number of merged pages, each counted where it is mapped.
     pub merged_pages: u64,
+    /// Pages that are merged or shared by fork, which this kernel does not tell apart (`fork_shared`). Not counted above.
+    pub undecided_pages: u64,
     /// Frames grouped by their sharers, the largest saving first.
     pub sets: Vec<Set<'o>>,
     /// Criterion for trust domains.
@@ -39,6 +41,8 @@ pub struct Report<'o> {
     pub kernel_bytes_saved: Bytes,
     /// The kernel's settings and counters of KSM.
     pub ksm: ksm::Host,
+    /// KSM skips most visits to unmerged pages (`smart_scan`), and much offered memory is unmerged.
+    pub smart_scan_skips: bool,
     /// Cost of the scan.
     pub look: Cost,
 }
@@ -186,7 +190,9 @@ impl<'o> Report<'o> {
             sets,
             domain_by,
             not_read: look.not_read.iter().map(not_read).collect(),
+            undecided_pages: look.undecided.0,
             kernel_bytes_saved: ksm.saved(),
+            smart_scan_skips: smart_scan_skips(&ksm),
             ksm,
             look: Cost {
                 processes: look.processes,
@@ -201,6 +207,21 @@ impl<'o> Report<'o> {
     }
 }
 
+/// Least unmerged memory worth a remark.
+const UNMERGED_MIN: Bytes = Bytes::mib(4);
+/// Least unmerged memory worth a remark, as a multiple of the merged memory.
+const UNMERGED_TO_MERGED_MIN: u64 = 4;
+
+/// Whether `smart_scan` may be the reason that much offered memory is unmerged: KSM runs and has skipped pages. Without
+/// a skip, smart_scan has changed nothing yet.
+fn smart_scan_skips(ksm: &ksm::Host) -> bool {
+    ksm.run == ksm::Run::Merging
+        && ksm.smart_scan.value() == Some(true)
+        && ksm.pages_skipped.value().is_some_and(|skipped| skipped > 0)
+        && ksm.unmerged().bytes() >= UNMERGED_MIN
+        && ksm.unmerged().0 >= ksm.merged().0.saturating_mul(UNMERGED_TO_MERGED_MIN)
+}
+
 fn processes<'o>(
     index: &'o Index,
     members: &'o BTreeMap<Pid, Member>,
@@ -211,4 +232,44 @@ fn processes<'o>(
         .map(|(pid, member)| OfProcess { pid: *pid, member, merged_pages: index.of(*pid).len() as u64 })
         .filter(|of| of.merged_pages > 0)
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use linux::ksm::{Host, Reported, Run};
+
+    use super::*;
+
+    /// 1,000 merged pages, and so many unmerged ones.
+    fn host(unmerged: u64) -> Host {
+        Host {
+            run: Run::Merging,
+            pages_shared: Pages(100),
+            pages_sharing: Pages(900),
+            pages_unshared: Pages(unmerged / 2),
+            pages_volatile: Pages(unmerged - unmerged / 2),
+            full_scans: 50,
+            pages_to_scan: 100,
+            sleep_millisecs: 20,
+            max_page_sharing: Reported::Value(256),
+            use_zero_pages: Reported::Value(false),
+            zero_pages: Reported::Value(Pages(0)),
+            general_profit_bytes: Reported::Value(0),
+            smart_scan: Reported::Value(true),
+            pages_skipped: Reported::Value(7),
+        }
+    }
+
+    #[test]
+    fn smart_scan_is_named_only_beside_much_unmerged_memory_of_a_running_ksm() {
+        assert!(smart_scan_skips(&host(4000)));
+        assert!(!smart_scan_skips(&host(3999)), "less than four times the merged pages");
+        let few = Host { pages_shared: Pages(0), pages_sharing: Pages(0), ..host(1023) };
+        assert!(!smart_scan_skips(&few), "less than 4 MiB");
+        assert!(smart_scan_skips(&Host { pages_shared: Pages(0), pages_sharing: Pages(0), ..host(1024) }));
+        assert!(!smart_scan_skips(&Host { run: Run::Stopped, ..host(4000) }));
+        assert!(!smart_scan_skips(&Host { smart_scan: Reported::Value(false), ..host(4000) }));
+        assert!(!smart_scan_skips(&Host { smart_scan: Reported::NotReported, ..host(4000) }), "before Linux 6.7");
+        assert!(!smart_scan_skips(&Host { pages_skipped: Reported::Value(0), ..host(4000) }));
+    }
 }

@@ -44,6 +44,10 @@ pub enum LlcPart {
 ///
 /// The list has the page frames that KSM merged, the processes that have them, and the saved memory. A scan un-merges
 /// no page.
+///
+/// KSM may leave equal pages unmerged: with smart_scan (on since Linux 6.7) it skips a page that did not merge in up to 8
+/// of 9 scans, and two equal pages merge only when it visits both in one scan. `masu llc shared` says so where much
+/// offered memory is unmerged. `echo 0 > /sys/kernel/mm/ksm/smart_scan` turns the skipping off, for more processor time.
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "\
 Examples:

@@ -23,12 +23,16 @@ fn the_recorded_host_merges_64_pages_of_8_kinds() {
     assert_eq!((host.use_zero_pages, host.zero_pages), (Reported::Value(false), Reported::Value(Pages(0))));
     assert_eq!(host.general_profit_bytes, Reported::Value(225_280));
     assert_eq!(host.saved(), Bytes(56 * 4096));
+    assert_eq!((host.smart_scan, host.pages_skipped), (Reported::Value(true), Reported::Value(1200)));
+    assert_eq!((host.merged(), host.unmerged()), (Pages(64), Pages(0)));
 }
 
 #[test]
 fn an_older_kernel_does_not_say_what_came_later() {
-    let host =
-        host(&host_without(&["max_page_sharing", "use_zero_pages", "ksm_zero_pages", "general_profit"])).unwrap();
+    let later =
+        ["max_page_sharing", "use_zero_pages", "ksm_zero_pages", "general_profit", "smart_scan", "pages_skipped"];
+    let host = host(&host_without(&later)).unwrap();
+    assert_eq!((host.smart_scan, host.pages_skipped), (Reported::NotReported, Reported::NotReported));
     assert_eq!((host.max_page_sharing, host.use_zero_pages), (Reported::NotReported, Reported::NotReported));
     assert_eq!((host.zero_pages, host.general_profit_bytes), (Reported::NotReported, Reported::NotReported));
     assert_eq!(serde_json::to_value(host).unwrap()["zero_pages"], serde_json::Value::Null);

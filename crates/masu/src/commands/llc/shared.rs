@@ -13,6 +13,7 @@ use llc::shared::domain::By;
 use llc::shared::observe::{NO_CGROUPS, Observer};
 use llc::shared::report::{Report, Set};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use units::Pages;
 
 use crate::args::{DomainBy, SharedTask};
 use crate::failure::Failure;
@@ -183,11 +184,39 @@ fn print(out: &mut impl Write, report: &Report<'_>, of: Option<&BTreeSet<Pid>>) 
             "empty pages that KSM made the zero page are no frames of its own: {saved}, as the kernel counts them"
         )?;
     }
+    if report.undecided_pages > 0 {
+        writeln!(
+            out,
+            "{} more pages are merged or shared by fork, and not counted: this kernel flags every anonymous page as \
+             merged (KPF_KSM, Linux 6.10 to 7.1)",
+            report.undecided_pages
+        )?;
+    }
+    if report.smart_scan_skips {
+        write_smart_scan(out, report.ksm.unmerged())?;
+    }
     for not_read in &report.not_read {
         writeln!(out, "not looked at: process {}: {}", not_read.pid, not_read.why)?;
     }
     if report.cross_domain_frames > 0 {
         print_warning(out, report)?;
+    }
+    Ok(())
+}
+
+/// Equal pages that KSM may never merge, with the remedy.
+fn write_smart_scan(out: &mut impl Write, unmerged: Pages) -> Result<(), Failure> {
+    writeln!(
+        out,
+        "{} of offered memory is not merged, and smart_scan is on: KSM skips a page that did not merge",
+        unmerged.bytes()
+    )?;
+    let lines = [
+        "in up to 8 of 9 scans, and two equal pages that it visits in different scans never merge. If equal pages are expected,",
+        "`echo 0 > /sys/kernel/mm/ksm/smart_scan` makes KSM visit each page in each scan, for more processor time of ksmd.",
+    ];
+    for line in lines {
+        writeln!(out, "    {line}")?;
     }
     Ok(())
 }
