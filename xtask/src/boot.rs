@@ -86,8 +86,18 @@ impl La57 {
     }
 }
 
-/// Boots them, and counts their tests.
-pub fn run(options: &Options) -> Result<Tally> {
+/// Machines to boot, with their kernels and files at hand.
+pub struct Machines {
+    machines: Vec<Machine>,
+    at_once: usize,
+    write: bool,
+}
+
+/// Reports of the machines, in their order.
+pub struct Reports(Vec<Result<Report>>);
+
+/// Gets the kernels, and builds the initial file system.
+pub fn prepare(options: &Options) -> Result<Machines> {
     let qemu = require("qemu-system-x86_64", "qemu-system-x86")?;
     let kernels: Vec<&Kernel> = kernels::ALL
         .iter()
@@ -113,59 +123,74 @@ pub fn run(options: &Options) -> Result<Tally> {
             name: format!("{}/{levels}", kernel.series),
         })
     });
-    let machines: Vec<Machine> = machines.collect();
     let processors = || std::thread::available_parallelism().map_or(1, NonZeroUsize::get).min(4);
-    let reports = all_of(&machines, options.at_once.unwrap_or_else(processors));
-
-    let mut tally = Tally::default();
-    let mut columns = Vec::new();
-    println!();
-    for (machine, report) in machines.iter().zip(reports) {
-        let (series, levels) = (machine.name.split('/').next().unwrap_or_default(), machine.levels);
-        let title = format!("Debian {series}, {levels}-level page tables");
-        match report {
-            Ok(report) => {
-                println!("== {title}: {}, {:.0} s from start to power-off", report.tally, report.took.as_secs_f64());
-                tally += report.tally;
-                columns.push(backends::Column { kernel: series.to_owned(), levels, facts: report.backends });
-            }
-            Err(error) => {
-                println!("== {title}: FAILED: {error:#}");
-                failures::note(format!("{title}: {error:#}"));
-                tally += Tally::one_failure();
-            }
-        }
-    }
-    // After a failed test the comparison would only be a second, less telling one.
-    if (options.write || tally.failed == 0)
-        && let Err(error) = backends::write_or_compare(&columns, options.write, || host_column(&program_file()))
-    {
-        println!("== FAILED: {error:#}");
-        failures::note(format!("{error:#}"));
-        tally += Tally::one_failure();
-    }
-    Ok(tally)
+    let at_once = options.at_once.unwrap_or_else(processors).max(1);
+    Ok(Machines { machines: machines.collect(), at_once, write: options.write })
 }
 
-/// Boots all of them, a number at a time and the ones with all tests first. Returns the results in their order.
-fn all_of(machines: &[Machine], at_once: usize) -> Vec<Result<Report>> {
-    let (next, reports) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
-    let mut longest_first: Vec<(usize, &Machine)> = machines.iter().enumerate().collect();
-    longest_first.sort_by_key(|(_, machine)| machine.page_tables_only);
-    let work = || {
-        while let Some(&(number, machine)) = longest_first.get(next.fetch_add(1, Relaxed)) {
-            println!("\n== {}: {}", machine.name, workspace::shown(&machine.kernel));
-            let report = machine.boot().and_then(|console| console.verdict(machine.levels));
-            reports.lock().unwrap_or_else(PoisonError::into_inner).insert(number, report);
+impl Machines {
+    /// Boots all of them, a number at a time and the ones with all tests first.
+    pub fn boot(&self) -> Reports {
+        let (next, reports) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
+        let mut longest_first: Vec<(usize, &Machine)> = self.machines.iter().enumerate().collect();
+        longest_first.sort_by_key(|(_, machine)| machine.page_tables_only);
+        let work = || {
+            while let Some(&(number, machine)) = longest_first.get(next.fetch_add(1, Relaxed)) {
+                println!("\n== {}: {}", machine.name, workspace::shown(&machine.kernel));
+                let report = machine.boot().and_then(|console| console.verdict(machine.levels));
+                reports.lock().unwrap_or_else(PoisonError::into_inner).insert(number, report);
+            }
+        };
+        std::thread::scope(|scope| (0..self.at_once).for_each(|_| drop(scope.spawn(work))));
+        Reports(reports.into_inner().unwrap_or_else(PoisonError::into_inner).into_values().collect())
+    }
+
+    /// Memory in bytes of the machines that run at a time.
+    pub fn memory_bytes(&self) -> u64 {
+        (self.at_once.min(self.machines.len()) as u64) * (machine::MEMORY_MIB << 20)
+    }
+
+    /// Prints the reports, compares or writes `docs/kernels.md`, and counts the tests.
+    pub fn count(&self, reports: Reports) -> Tally {
+        let mut tally = Tally::default();
+        let mut columns = Vec::new();
+        println!();
+        for (machine, report) in self.machines.iter().zip(reports.0) {
+            let (series, levels) = (machine.name.split('/').next().unwrap_or_default(), machine.levels);
+            let title = format!("Debian {series}, {levels}-level page tables");
+            match report {
+                Ok(report) => {
+                    println!(
+                        "== {title}: {}, {:.0} s from start to power-off",
+                        report.tally,
+                        report.took.as_secs_f64()
+                    );
+                    tally += report.tally;
+                    columns.push(backends::Column { kernel: series.to_owned(), levels, facts: report.backends });
+                }
+                Err(error) => {
+                    println!("== {title}: FAILED: {error:#}");
+                    failures::note(format!("{title}: {error:#}"));
+                    tally += Tally::one_failure();
+                }
+            }
         }
-    };
-    std::thread::scope(|scope| (0..at_once.max(1)).for_each(|_| drop(scope.spawn(work))));
-    reports.into_inner().unwrap_or_else(PoisonError::into_inner).into_values().collect()
+        // After a failed test the comparison would only be a second, less telling one.
+        if (self.write || tally.failed == 0)
+            && let Err(error) = backends::write_or_compare(&columns, self.write, || host_column(&program_file()))
+        {
+            println!("== FAILED: {error:#}");
+            failures::note(format!("{error:#}"));
+            tally += Tally::one_failure();
+        }
+        tally
+    }
 }
 
 /// Boots the machines, and compares or writes `docs/kernels.md`.
 pub fn run_task(options: &Options) -> Result<()> {
-    let tally = run(options)?;
+    let machines = prepare(options)?;
+    let tally = machines.count(machines.boot());
     ensure!(tally.failed == 0, "live tests in virtual machines: {tally}");
     Ok(())
 }
@@ -209,7 +234,7 @@ fn build_initial_files() -> Result<PathBuf> {
     build.args(["--target", TARGET]);
     build.arg("--target-dir").arg(&target);
     // Optimizing here takes less time than running unoptimized code on an emulated processor.
-    build.args(["--config", "profile.dev.package.'*'.opt-level=1"]);
+    build.args(["--config", "profile.dev.package.'*'.opt-level=1", "--config", "profile.dev.debug=false"]);
     build.env("RUSTFLAGS", "-C target-feature=+crt-static -C strip=debuginfo");
     build.env("LIBBPF_SYS_LIBRARY_PATH", library_path);
     run_program(&mut build)?;

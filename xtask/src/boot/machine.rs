@@ -11,6 +11,9 @@ use anyhow::{Context, Result};
 use super::console::Console;
 use crate::command::program;
 
+/// Memory of a machine.
+pub const MEMORY_MIB: u64 = 1536;
+
 /// Kernel and programs to boot, and the limits.
 pub struct Machine {
     /// The emulator.
@@ -94,10 +97,14 @@ impl Machine {
             append.push_str(" -- ");
             append.push_str(filter);
         }
-        let mut qemu = program(&self.qemu);
+        // At a lower priority than the live tests of this host, which run at the same time and measure it.
+        let mut qemu = program("nice");
+        qemu.args(["-n", "10"]).arg(&self.qemu);
         // One host thread for both processors: with one for each, a kernel that patches its own code now and then
         // meets code that the emulator has half patched, and dies of it. It takes no longer, either.
-        qemu.args(["-machine", "q35", "-accel", "tcg,thread=single", "-cpu", processor, "-m", "1536", "-smp", "2"]);
+        // The host's live tests merge pages, and expect to find their own ones only.
+        qemu.args(["-machine", "q35,mem-merge=off", "-accel", "tcg,thread=single", "-cpu", processor, "-smp", "2"]);
+        qemu.args(["-m", &MEMORY_MIB.to_string()]);
         qemu.args(["-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio"]);
         qemu.arg("-kernel").arg(&self.kernel).arg("-initrd").arg(&self.initial_files).args(["-append", &append]);
         qemu.stdout(Stdio::piped());
