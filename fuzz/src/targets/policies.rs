@@ -38,11 +38,11 @@ fn decide(learned: &mut Learned, mut input: Input<'_>) {
     };
     let budget = Budget::new(frames, input.word());
     let (mut ghosts, ring) = (vec![u64::from(input.int()); 64], || (0..32).map(|_| AtomicU64::new(0)).collect());
-    let queues: [Vec<AtomicU64>; 3] = std::array::from_fn(|_| ring());
+    let queues: [Vec<AtomicU64>; 2] = std::array::from_fn(|_| ring());
     for word in queues.iter().flatten().take(usize::from(input.byte() % 96)) {
         word.store(input.word(), std::sync::atomic::Ordering::Relaxed);
     }
-    let memory = Memory { passing: &queues[0], kept: &queues[1], staging: &queues[2] };
+    let memory = Memory { passing: &queues[0], kept: &queues[1] };
     let mut units = Units {
         learned,
         ghosts: Ghosts::over(&mut ghosts),
@@ -113,13 +113,8 @@ fn step(units: &mut Units<'_>, input: &mut Input<'_>, memory: Memory<'_>, area: 
             );
         }
         _ => {
-            for leaving in [
-                units.learned.replacement.next_to_stage(memory, budget.aside),
-                units.learned.replacement.next_out(memory),
-            ] {
-                assert!(leaving.is_none_or(|run| (1..=ENTRY_PAGES).contains(&run.pages)));
-                let _ = leaving.map(|run| units.learned.replacement.staged(memory, run));
-            }
+            let leaving = units.learned.replacement.next_to_stage(memory, budget.aside);
+            assert!(leaving.is_none_or(|run| (1..=ENTRY_PAGES).contains(&run.pages)));
         }
     }
 }

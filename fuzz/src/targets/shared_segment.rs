@@ -46,6 +46,8 @@ impl Crew for Bounds {
     fn write(&mut self, _: Page, first: u32, pages: u32) -> Result<(), ()> {
         self.check(first, pages)
     }
+
+    fn invalid(&mut self) {}
 }
 
 /// Runs one input; true when it was understood.

@@ -72,7 +72,8 @@ impl Frames {
         // SAFETY: writes our own words; reading the program's memory changes nothing.
         let bytes =
             unsafe { call!(libc::SYS_process_vm_readv, process, (&raw const local).addr(), 1, from, pieces.len(), 0) };
-        usize::try_from(bytes).unwrap_or(0)
+        // Memory that cannot be read: none of it.
+        kernel::size(bytes.max(0).cast_unsigned())
     }
 
     fn fail(&self, doing: &str, page: Page, answer: i64) -> ! {
@@ -119,7 +120,7 @@ impl Frames {
     fn store_name<'a>(&self, name: &'a mut [u8]) -> &'a str {
         const FOLDER: &[u8] = b"/proc/self/fd/";
         let mut link = [0_u8; FOLDER.len() + 21];
-        let number = Decimal::of(u64::try_from(self.program.store).unwrap_or(0));
+        let number = Decimal::of(self.program.store.unsigned_abs().into());
         for (place, byte) in link.iter_mut().zip(FOLDER.iter().chain(number.text().as_bytes())) {
             *place = *byte;
         }

@@ -288,7 +288,7 @@ fn receive(socket: i32, fd: &mut i32) -> Option<Message> {
 
 /// Creates all resources of the pager in the program. Returns the shared segment's descriptor, and the backend.
 fn prepare(terms: Terms, process: u32, store: i32, socket: i32) -> Result<(i32, Backend), (Step, u32)> {
-    let errno = |answer: i64| u32::try_from(answer.unsigned_abs()).unwrap_or(0);
+    let errno = |answer: i64| uint(answer.unsigned_abs());
     let failed = |step: Step| move |answer: i64| (step, errno(answer));
     let uffd = Uffd::make(terms.backend).map_err(|(step, answer)| (step, errno(answer)))?;
     let layout = Layout::new(terms.most_pages as usize, terms.budget_frames as usize);
@@ -498,7 +498,7 @@ fn adopt(program: &Program, held: &Held<'_>, pagemap: i32, start: u64, end: u64)
         let at = address / PAGE_BYTES * 8;
         // SAFETY: writes our own memory.
         let got = unsafe { call!(libc::SYS_pread64, pagemap, words.as_mut_ptr().expose_provenance(), pages * 8, at) };
-        let known = u64::try_from(got).unwrap_or(0) / 8;
+        let known = got.max(0).cast_unsigned() / 8;
         for (page, word) in (0..pages).zip(words) {
             // Pages whose state cannot be read are found at their touch.
             if page < known && word & PRESENT != 0 {

@@ -182,7 +182,8 @@ impl Uffd {
             let mut copy = Copy { to: to + done, from: from + done, bytes: bytes - done, mode: 0, done: 0 };
             // SAFETY: reads and writes `copy`; the caller's.
             let answer = unsafe { ioctl(self.fd, number, &raw mut copy) };
-            done += u64::try_from(copy.done).unwrap_or(0);
+            // A negative number is the errno of an attempt that copied nothing.
+            done += copy.done.max(0).cast_unsigned();
             let again = answer == -i64::from(libc::EAGAIN);
             if done >= bytes || !again {
                 return (done.min(bytes), answer);

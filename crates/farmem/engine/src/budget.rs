@@ -1,6 +1,7 @@
 //! Budget of a paged program: its frames, the part of them for evicted pages, and its largest transfer size.
 
 use crate::MAX_UNIT_PAGES;
+use crate::cast::saturated;
 use crate::policy::replacement::{aside_pages, most_aside_pages};
 
 /// Number of frames, and their division.
@@ -21,7 +22,7 @@ impl Budget {
     /// Budget of a program with this number of pages. A smaller number of frames becomes the minimum.
     pub fn new(frames: u32, pages: u64) -> Budget {
         let frames = frames.max(Self::LEAST_FRAMES);
-        let beyond = u32::try_from(pages.saturating_sub(frames.into())).unwrap_or(u32::MAX);
+        let beyond = saturated(pages.saturating_sub(frames.into()));
         Budget { frames, aside: aside_pages(frames, beyond), beyond }
     }
 

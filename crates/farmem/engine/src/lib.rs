@@ -14,6 +14,7 @@
 pub mod backend;
 pub mod budget;
 pub mod calls;
+pub mod cast;
 pub mod counters;
 pub mod entry;
 pub mod handshake;

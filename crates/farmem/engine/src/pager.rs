@@ -32,6 +32,7 @@ mod zeros;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::budget::Budget;
+use crate::cast::{fits, low, saturated};
 use crate::counters::{Counter, Counters};
 use crate::entry::{Entry, Place};
 use crate::policy::replacement::Arrival;
@@ -112,8 +113,7 @@ pub struct Checksum(pub [u64; 2]);
 
 impl From<u128> for Checksum {
     fn from(sum: u128) -> Checksum {
-        let low = u128::from(u64::MAX);
-        Checksum([sum & low, sum >> 64].map(|half| u64::try_from(half).unwrap_or(0)))
+        Checksum([fits(sum & u128::from(u64::MAX)), fits(sum >> 64)])
     }
 }
 
@@ -236,7 +236,7 @@ impl Pager<'_> {
         };
         // Pages of zeros need no frame.
         let pages = pages.saturating_sub(self.counters.get(Counter::ZeroPages));
-        Budget::new(u32::try_from(frames).unwrap_or(u32::MAX), pages)
+        Budget::new(saturated(frames), pages)
     }
 
     /// Serves a touch of a page that was not present.
@@ -355,8 +355,7 @@ impl Pager<'_> {
 
     /// Page with another number in the same chunk as `page`, whose number is `own`.
     fn of_number(&self, page: Page, own: u64, number: u64) -> Page {
-        let ahead = number.wrapping_sub(own) & u64::from(u32::MAX);
-        Page(page.0.wrapping_add(u32::try_from(ahead).unwrap_or(0)))
+        Page(page.0.wrapping_add(low(number.wrapping_sub(own))))
     }
 
     /// Unmaps a page and keeps it in memory, so that its next touch is seen.
@@ -551,12 +550,12 @@ impl Pager<'_> {
 
     /// Frames in the program and in the victim queue, and frames reserved for pages in transfer.
     pub fn frames_in_use(&self) -> u32 {
-        let aside = u32::try_from(self.counters.get(Counter::FramesAside)).unwrap_or(u32::MAX);
+        let aside = saturated(self.counters.get(Counter::FramesAside));
         self.resident_pages().saturating_add(self.ring.frames()).saturating_add(aside)
     }
 
     fn resident_pages(&self) -> u32 {
-        u32::try_from(self.counters.get(Counter::ResidentPages)).unwrap_or(u32::MAX)
+        saturated(self.counters.get(Counter::ResidentPages))
     }
 
     fn sum(&self, page: Page) -> Checksum {

@@ -70,7 +70,7 @@ pub fn unit_around(page: u64, log2: u8) -> Run {
 
 /// Pages from `first` to `end`, at most `u32::MAX`.
 pub(crate) fn pages_between(first: u64, end: u64) -> u32 {
-    u32::try_from(end.saturating_sub(first)).unwrap_or(u32::MAX)
+    crate::cast::saturated(end.saturating_sub(first))
 }
 
 /// Spreads the bits of `value` (the multiplicative step of splitmix64).

@@ -10,6 +10,7 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use crate::PAGE_BYTES;
+use crate::cast::{fits, index};
 
 /// Pages of a chunk.
 pub const CHUNK_PAGES: u64 = 1 << 13;
@@ -57,7 +58,7 @@ impl<'a> Space<'a> {
     }
 
     fn word(&self, address: u64) -> Option<&'a AtomicU32> {
-        self.directory.get(usize::try_from(address >> CHUNK_SHIFT).ok()?)
+        self.directory.get(index(address >> CHUNK_SHIFT))
     }
 
     /// Whether memory near this address is paged.
@@ -67,7 +68,7 @@ impl<'a> Space<'a> {
 
     /// Whether memory in a range is paged. The range may reach beyond all memory.
     pub fn some_may_be_paged(&self, start: u64, bytes: u64) -> bool {
-        let chunk = |address: u64| usize::try_from(address >> CHUNK_SHIFT).unwrap_or(usize::MAX).min(DIRECTORY_WORDS);
+        let chunk = |address: u64| index(address >> CHUNK_SHIFT).min(DIRECTORY_WORDS);
         let end = chunk(start.saturating_add(bytes.saturating_sub(1))).saturating_add(1).min(self.directory.len());
         let words = self.directory.get(chunk(start)..end).unwrap_or_default();
         bytes > 0 && words.iter().any(|word| word.load(Relaxed) != 0)
@@ -105,7 +106,7 @@ impl<'a> Space<'a> {
             MARKED => {
                 let count = self.bases.first()?.load(Relaxed);
                 let number = u32::try_from(count).ok()?;
-                let base = self.bases.get(usize::try_from(count).ok()? + 1)?;
+                let base = self.bases.get(number as usize + 1)?;
                 base.store(address >> CHUNK_SHIFT << CHUNK_SHIFT, Relaxed);
                 self.bases.first()?.store(count + 1, Relaxed);
                 word.store(number + FIRST, Relaxed);
@@ -117,14 +118,15 @@ impl<'a> Space<'a> {
 
     /// Address of a page.
     pub fn address(&self, page: Page) -> u64 {
-        let (chunk, index) = (u64::from(page.0) / CHUNK_PAGES, u64::from(page.0) % CHUNK_PAGES);
-        let base = usize::try_from(chunk).ok().and_then(|chunk| self.bases.get(chunk + 1));
-        base.map_or(0, |base| base.load(Relaxed)) + index * PAGE_BYTES
+        let (chunk, within) = (u64::from(page.0) / CHUNK_PAGES, u64::from(page.0) % CHUNK_PAGES);
+        let base = self.bases.get(index(chunk) + 1);
+        base.map_or(0, |base| base.load(Relaxed)) + within * PAGE_BYTES
     }
 
-    /// Number of numbered pages.
+    /// Number of numbered pages. The program can write any count; chunks beyond the table do not exist.
     pub fn pages(&self) -> u64 {
-        self.bases.first().map_or(0, |count| count.load(Relaxed)) * CHUNK_PAGES
+        let chunks = self.bases.first().map_or(0, |count| count.load(Relaxed));
+        chunks.min(self.bases.len().saturating_sub(1) as u64) * CHUNK_PAGES
     }
 
     /// Calls `run` for a range of addresses, chunk by chunk, with the first page and the number of pages, for chunks
@@ -136,7 +138,7 @@ impl<'a> Space<'a> {
             let next = (address | ((1 << CHUNK_SHIFT) - 1)).saturating_add(1).min(end);
             if let Some(page) = self.page(address) {
                 let pages = (next - address).div_ceil(PAGE_BYTES);
-                run(page, u32::try_from(pages).unwrap_or(0));
+                run(page, fits(pages));
             }
             address = next;
         }

@@ -4,6 +4,7 @@
 //! bits with each for the policy.
 
 use crate::budget::Budget;
+use crate::cast::fits;
 use crate::handshake::Sections;
 use crate::policy::marked::{self, Marked};
 use crate::policy::replacement::{Arrival, Replacement};
@@ -179,7 +180,7 @@ impl Units<'_> {
 
 /// Largest unit: 2^n pages.
 fn max_unit_log2(budget: Budget) -> u8 {
-    u8::try_from(budget.largest_unit_pages().ilog2()).unwrap_or(0)
+    fits(budget.largest_unit_pages().ilog2())
 }
 
 /// Plan for one run only.

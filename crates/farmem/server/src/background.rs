@@ -34,13 +34,13 @@ pub struct Hands<'a> {
     pages: Vec<u8>,
     /// Reports the reason of a failed batch, before the program can know of it: the program ends then, and masu with
     /// it.
-    says: &'a dyn Fn(&Error),
+    says: &'a dyn Fn(&BatchError),
 }
 
 impl<'a> Hands<'a> {
     /// Worker for the program with this layer of the store. `says` is told the reason of a failed batch, before the
     /// program knows.
-    pub fn new(store: &'a dyn Store, layer: u32, flown: &'a [AtomicU64], says: &'a dyn Fn(&Error)) -> Hands<'a> {
+    pub fn new(store: &'a dyn Store, layer: u32, flown: &'a [AtomicU64], says: &'a dyn Fn(&BatchError)) -> Hands<'a> {
         Hands { store, layer, flown, pages: vec![0; FLIGHT_PAGES as usize * PAGE_BYTES], says }
     }
 
@@ -98,12 +98,34 @@ impl Hands<'_> {
     }
 }
 
-impl Crew for Hands<'_> {
-    type Trouble = Error;
+/// Failure of an I/O batch.
+#[derive(Debug, thiserror::Error)]
+pub enum BatchError {
+    /// The store failed for good.
+    #[error(transparent)]
+    Store(#[from] Error),
+    /// The program wrote words that are no batch.
+    #[error("the program submitted an invalid I/O batch")]
+    Invalid,
+}
 
-    fn fetch(&mut self, page: Page, room: u32, sums: &mut [Checksum]) -> Result<(), Error> {
+impl BatchError {
+    /// Remedy: the second line of a message.
+    pub fn remedy(&self) -> &str {
+        match self {
+            BatchError::Store(error) => error.remedy(),
+            BatchError::Invalid => "It has overwritten masu's tables: look for writes beyond its own memory.",
+        }
+    }
+}
+
+impl Crew for Hands<'_> {
+    type Trouble = BatchError;
+
+    fn fetch(&mut self, page: Page, room: u32, sums: &mut [Checksum]) -> Result<(), BatchError> {
         let (home, length) = (self.home(page), sums.len() * PAGE_BYTES);
-        self.store.get(&mut [GetRun { home, bytes: &mut self.pages[..length] }]).inspect_err(self.says)?;
+        let read = self.store.get(&mut [GetRun { home, bytes: &mut self.pages[..length] }]);
+        read.map_err(BatchError::from).inspect_err(self.says)?;
         for (page, sum) in self.pages.chunks_exact(PAGE_BYTES).zip(sums) {
             *sum = Checksum::from(xxh3_128(page));
         }
@@ -113,14 +135,19 @@ impl Crew for Hands<'_> {
         Ok(())
     }
 
-    fn write(&mut self, page: Page, room: u32, pages: u32) -> Result<(), Error> {
+    fn write(&mut self, page: Page, room: u32, pages: u32) -> Result<(), BatchError> {
         let mut buffer = std::mem::take(&mut self.pages);
         for (word, bytes) in self.room(room, bytes(pages)).iter().zip(buffer.as_chunks_mut::<8>().0) {
             *bytes = word.load(Relaxed).to_ne_bytes();
         }
         let done = self.store.put(&[PutRun { home: self.home(page), bytes: &buffer[..bytes(pages)] }]);
         self.pages = buffer;
-        done.inspect_err(self.says)
+        done.map_err(BatchError::from).inspect_err(self.says)
+    }
+
+    fn invalid(&mut self) -> BatchError {
+        (self.says)(&BatchError::Invalid);
+        BatchError::Invalid
     }
 }
 
@@ -171,7 +198,7 @@ mod tests {
     fn why_a_flight_fails_is_said_before_the_program_knows() {
         let flown: Vec<AtomicU64> = (0..PAGE_BYTES / size_of::<u64>()).map(|_| AtomicU64::new(0)).collect();
         let said = Cell::new(0);
-        let says = |error: &Error| {
+        let says = |error: &BatchError| {
             assert!(error.to_string().contains("it is lost"), "{error}");
             said.set(said.get() + 1);
         };

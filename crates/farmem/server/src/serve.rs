@@ -28,8 +28,9 @@ use rustix::io::Errno;
 use rustix::process::geteuid;
 use rustix::rand::{GetRandomFlags, getrandom};
 use units::Bytes;
+use units::cast::{fits, saturated};
 
-use crate::background::{CREWS, Hands};
+use crate::background::{BatchError, CREWS, Hands};
 use crate::history::{History, Part};
 use crate::profile::{Folder, Profile};
 use crate::report::Counted;
@@ -300,7 +301,7 @@ fn serve(program: &Proven, common: &Common) {
         // A program without permission to begin has stored nothing there.
         Ok(None) => common.give_back(layer),
         Err(trouble) => {
-            common.say(trouble);
+            common.say(trouble.to_string());
             common.give_back(layer);
         }
     }
@@ -364,17 +365,30 @@ fn hear(connection: &Connection, bytes: &mut [u8], common: &Common) -> Result<Op
     }
 }
 
-fn begin(program: &Proven, common: &Common, layer: u32) -> Result<Option<Program>, String> {
+/// Failed handshake.
+#[derive(Debug, thiserror::Error)]
+enum NotServed {
+    /// The store has no layer for the program.
+    #[error(transparent)]
+    Store(#[from] crate::store::Error),
+    /// The socket failed.
+    #[error("the handshake with a program failed: {}", describe(*.0))]
+    Socket(#[from] Errno),
+    /// A message is invalid.
+    #[error("process {0} sent an invalid message at its start")]
+    Invalid(u32),
+}
+
+fn begin(program: &Proven, common: &Common, layer: u32) -> Result<Option<Program>, NotServed> {
     let Proven { connection, peer, hello } = program;
     let mut bytes = [0; size_of::<Message>()];
-    let failed = |errno: Errno| format!("a program could not be greeted: {}", describe(errno));
-    let direct = common.store.direct(layer).map_err(|error| error.to_string())?;
+    let direct = common.store.direct(layer)?;
     let fds: Vec<_> = direct.iter().map(|fd| fd.as_fd()).collect();
-    connection.send(&bytes_of(&common.terms.message(common.secret.terms)), &fds).map_err(failed)?;
-    let Some((_, mut fds)) = hear(connection, &mut bytes, common).map_err(failed)? else { return Ok(None) };
+    connection.send(&bytes_of(&common.terms.message(common.secret.terms)), &fds)?;
+    let Some((_, mut fds)) = hear(connection, &mut bytes, common)? else { return Ok(None) };
     tracing::debug!(process = hello.process, "handshake");
-    let nonsense = || format!("process {} said nothing sensible at its start", hello.process);
-    let ready = Ready::of(&message_of(&bytes)).ok_or_else(nonsense)?;
+    let invalid = || NotServed::Invalid(hello.process);
+    let ready = Ready::of(&message_of(&bytes)).ok_or_else(invalid)?;
     let backend = match ready.begun {
         Ok(backend) => backend,
         Err((step, errno)) => {
@@ -384,11 +398,10 @@ fn begin(program: &Proven, common: &Common, layer: u32) -> Result<Option<Program
         }
     };
     if fds.is_empty() {
-        return Err(nonsense());
+        return Err(invalid());
     }
     let layout = Layout::new(common.terms.most_pages as usize, common.terms.budget_frames as usize);
-    let field =
-        SharedMemory::of(fds.swap_remove(0), Bytes(layout.bytes as u64)).map_err(failed)?.ok_or_else(nonsense)?;
+    let field = SharedMemory::of(fds.swap_remove(0), Bytes(layout.bytes as u64))?.ok_or_else(invalid)?;
     let mut program = Program {
         process: hello.process,
         peer: *peer,
@@ -418,10 +431,10 @@ impl Program {
         let words = self.field.words_64();
         let pager = segment::pager(words, self.field.words(), &self.layout);
         let Some((pager, bell)) = pager.zip(self.bell()) else { return };
-        let says = |error: &crate::store::Error| {
+        let says = |error: &BatchError| {
             // A program that has ended needs no more results of its batches.
             if !connection.is_over() {
-                common.say_of_store(error);
+                common.say_at_once(error.to_string(), error.remedy());
             }
         };
         let flown = &words[self.layout.flown / size_of::<u64>()..];
@@ -438,7 +451,7 @@ impl Program {
         let learned = self.learned();
         let mut counted = Counted::of(self.process, &counters, &learned, &held(&self.mappings), &held(&self.history));
         counted.backend = Some(self.backend);
-        let frames = u32::try_from(counted.local.pages().0).unwrap_or(u32::MAX);
+        let frames = saturated(counted.local.pages().0);
         let most = Budget::new(frames, 0).largest_unit_pages();
         let unit = common.terms.plain_unit_pages().map(|pages| pages.min(most) as usize * PAGE_BYTES);
         counted.unit = unit.map(|bytes| Bytes(bytes as u64));
@@ -463,7 +476,8 @@ impl Program {
         for (place, seed) in places.zip(&seeds) {
             place.iter().zip(InitialProfile::words(seed)).for_each(|(place, word)| place.store(word, Relaxed));
         }
-        u32::try_from(seeds.len()).unwrap_or(0)
+        // As many as sites can be known, at most.
+        fits(seeds.len())
     }
 
     /// Copy of the learned state: the program may still be writing to it.

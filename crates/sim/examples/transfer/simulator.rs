@@ -1,11 +1,11 @@
 //! The fetch policy on a synthetic program, page by page, with a cost model.
 //!
-//! Like the pager, the simulator has a budget, the three rings of `replacement.rs`, a victim queue, held pages, and one
+//! Like the pager, the simulator has a budget, the two rings of `replacement.rs`, a victim queue, held pages, and one
 //! background thread that fetches requested runs one after the other. It omits: several threads, write-back overlapping
 //! with computation (here a dirty page costs the fault that evicts it), and the cost of unmapping.
 
 use core::sync::atomic::AtomicU64;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 
 use farmem_engine::policy::marked::{self, Marked};
 use farmem_engine::policy::replacement::{self, Arrival, Memory, Replacement};
@@ -97,7 +97,9 @@ struct Simulator {
     sites: Box<Sites>,
     marked: Marked,
     queue: Replacement,
-    rings: [Vec<AtomicU64>; 3],
+    rings: [Vec<AtomicU64>; 2],
+    /// Unmapped units, the oldest first.
+    victims: VecDeque<Run>,
     in_memory: u32,
     touched: u32,
     staged: u32,
@@ -164,7 +166,8 @@ impl Simulator {
             sites: Box::new(Sites::UNKNOWN),
             marked: Marked::default(),
             queue: Replacement::default(),
-            rings: [(); 3].map(|()| (0..capacity).map(|_| AtomicU64::new(0)).collect()),
+            rings: [(); 2].map(|()| (0..capacity).map(|_| AtomicU64::new(0)).collect()),
+            victims: VecDeque::new(),
             in_memory: 0,
             touched: 0,
             staged: 0,
@@ -380,8 +383,8 @@ impl Simulator {
             self.hold_lost();
         }
         for piece in pieces {
-            let [a, b, c] = &self.rings;
-            let memory = Memory { passing: a, kept: b, staging: c };
+            let [passing, kept] = &self.rings;
+            let memory = Memory { passing, kept };
             assert!(self.queue.arrived(memory, piece, arrival), "the ring is full");
         }
     }
@@ -418,8 +421,8 @@ impl Simulator {
     /// Evicts until this number of pages fits, and returns the cost of write-back.
     fn make_room(&mut self, pages: u32) -> u64 {
         let mut cost = 0;
-        let [a, b, c] = &self.rings;
-        let memory = Memory { passing: a, kept: b, staging: c };
+        let [passing, kept] = &self.rings;
+        let memory = Memory { passing, kept };
         let (mut idle, aside) = (0, self.aside());
         while self.in_memory + pages > self.budget && idle < 2 {
             idle += 1;
@@ -435,14 +438,17 @@ impl Simulator {
                 }
                 self.staged += moved;
                 if moved > 0 {
-                    if !self.queue.staged(memory, run) {
-                        forget_what_came_back(&mut self.queue, memory, &self.pages);
-                        assert!(self.queue.staged(memory, run), "the ring is full");
+                    if self.victims.len() >= passing.len() {
+                        // Entries of units that returned.
+                        let pages = &self.pages;
+                        let is_staged = |page: u64| pages[(page - BASE) as usize].state == State::Staged;
+                        self.victims.retain(|run| (run.first_page..run.end_page()).any(is_staged));
                     }
+                    self.victims.push_back(run);
                     idle = 0;
                 }
             }
-            if let Some(run) = self.queue.next_out(memory) {
+            if let Some(run) = self.victims.pop_front() {
                 idle = 0;
                 for page in run.first_page..run.end_page() {
                     let entry = &mut self.pages[(page - BASE) as usize];
@@ -463,14 +469,5 @@ impl Simulator {
             }
         }
         cost
-    }
-}
-
-/// Removes entries of units that returned from the victim queue.
-fn forget_what_came_back(queue: &mut Replacement, memory: Memory<'_>, pages: &[Page]) {
-    let entries: Vec<Run> = std::iter::from_fn(|| queue.next_out(memory)).collect();
-    let is_staged = |page: u64| pages[(page - BASE) as usize].state == State::Staged;
-    for run in entries.into_iter().filter(|run| (run.first_page..run.end_page()).any(is_staged)) {
-        assert!(queue.staged(memory, run), "there were as many before");
     }
 }

@@ -6,6 +6,7 @@
 //! run in step, the first one is always the same. The ratio of their access times therefore depends almost only on the
 //! part that does not fit.
 
+use units::cast::fits;
 use units::{Fraction, WayMask, Ways};
 
 use llc::policy::{Cache, Plan, Region, Situation, equal};
@@ -13,7 +14,7 @@ use llc::policy::{Cache, Plan, Region, Situation, equal};
 /// Plan that holds this `part` of each set.
 pub fn plan(situation: &Situation, part: Fraction) -> Plan {
     let cache = situation.cache;
-    let classes = u32::try_from(situation.programs.len()).unwrap_or(u32::MAX);
+    let classes: u32 = fits(situation.programs.len());
     let (all, least) = (cache.usable.ways().0, cache.ways_min.0.max(1));
     let mut wide: Vec<u32> = (0..situation.shared.len()).map(|set| ways_for(situation, set, part)).collect();
     // Every program keeps the least number of ways of a class, if there are enough ways.

@@ -1,6 +1,7 @@
 //! Physical memory: the frames of programs and shared sets. Pure.
 
 use units::Pages;
+use units::cast::{index, saturated};
 use units::spread::Random;
 
 use super::set_associative::Line;
@@ -39,7 +40,7 @@ pub struct Memory {
 impl Memory {
     /// Memory of this size; `scattered`: frames are handed out in random order, as on a machine with some uptime.
     pub fn new(pages: Pages, scattered: bool, seed: u64) -> Memory {
-        let count = u32::try_from(pages.0).unwrap_or(u32::MAX).min(Frame::COUNT);
+        let count = saturated::<_, u32>(pages.0).min(Frame::COUNT);
         let mut free: Vec<u32> = (0..count).rev().collect();
         if scattered {
             Random::for_purpose(seed, 0).shuffle(&mut free);
@@ -49,7 +50,7 @@ impl Memory {
 
     /// Takes this number of frames, or all if there are fewer.
     pub fn take(&mut self, pages: Pages) -> Vec<Frame> {
-        let count = usize::try_from(pages.0).unwrap_or(usize::MAX).min(self.free.len());
+        let count = index(pages.0).min(self.free.len());
         self.free.split_off(self.free.len() - count).into_iter().rev().map(Frame).collect()
     }
 

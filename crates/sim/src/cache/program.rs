@@ -11,6 +11,7 @@
 //! A program has phases, one after the other and then from the first again. A phase has parts, each a pattern over an
 //! area; each access draws a part by weight. A pattern continues at its position, also in the next round of phases.
 
+use units::cast::fits;
 use units::spread::Random;
 
 use super::frames::{Frame, PAGE_LINES};
@@ -34,7 +35,7 @@ impl Area {
     /// Number of lines.
     pub fn lines(&self) -> u32 {
         match self {
-            Area::Pages(frames) => u32::try_from(frames.len()).unwrap_or(u32::MAX).saturating_mul(PAGE_LINES),
+            Area::Pages(frames) => fits::<_, u32>(frames.len()) * PAGE_LINES,
             Area::Row { lines, .. } => *lines,
         }
     }

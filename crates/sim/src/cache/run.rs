@@ -13,6 +13,7 @@
 //!
 //! Nothing overlaps, nothing is prefetched, memory bandwidth is unlimited, and write-back takes no time.
 
+use units::cast::fits;
 use units::{Bytes, WayMask};
 
 use super::counts::Counts;
@@ -200,7 +201,7 @@ pub fn share(scenario: &Scenario, array: Bytes, program: usize) -> (u64, u64) {
             Amount::Passes(_) => {
                 let lines: u64 = scenario.programs.iter().map(|program| scenario.lines_of(program, array)).sum();
                 let own = scenario.lines_of(&scenario.programs[program], array);
-                u64::try_from(u128::from(all) * u128::from(own) / u128::from(lines)).unwrap_or(all)
+                fits(u128::from(all) * u128::from(own) / u128::from(lines))
             }
         };
         part.max(1)
@@ -296,7 +297,7 @@ impl<'s> Run<'s> {
             for program in &class.programs {
                 let core = &mut self.cores[*program];
                 core.mask = class.mask;
-                core.filler.class = u8::try_from(nth).unwrap_or(u8::MAX);
+                core.filler.class = fits(nth);
             }
         }
         let now = self.clock();
@@ -306,7 +307,7 @@ impl<'s> Run<'s> {
                 self.refills.push(before.swap_remove(same));
                 continue;
             }
-            let class = u8::try_from(plan.classes.len() + nth).unwrap_or(u8::MAX);
+            let class = fits(plan.classes.len() + nth);
             let by = Filler { class, monitor: region_monitor(region.set) };
             let lines = self.sets[region.set].clone();
             let mut refill = Refill::new(lines, region.mask, by, self.condition.refill, now);
@@ -498,12 +499,12 @@ impl<'s> Run<'s> {
 
 /// Monitoring id of a program. There are at most 64 programs, and 16 sets.
 fn monitor(program: usize) -> u8 {
-    u8::try_from(program + 1).unwrap_or(LAST_PROGRAM)
+    fits(program + 1)
 }
 
 const LAST_PROGRAM: u8 = 100;
 
 /// Monitoring id of the daemon's thread for a set.
 fn region_monitor(set: usize) -> u8 {
-    LAST_PROGRAM + 1 + u8::try_from(set).unwrap_or(0)
+    LAST_PROGRAM + 1 + fits::<_, u8>(set)
 }

@@ -5,6 +5,7 @@
 
 use std::path::PathBuf;
 
+use units::cast::index;
 use units::spread::Random;
 use units::{Bytes, Fraction, Pages, WayMask, Ways};
 
@@ -387,7 +388,7 @@ impl Own<'_> {
                 frames.extend(&self.private);
             }
             if let Some(size) = part.size {
-                frames.truncate(usize::try_from(size.pages(self.array).0).unwrap_or(usize::MAX));
+                frames.truncate(index(size.pages(self.array).0));
             }
             Area::Pages(frames)
         };

@@ -25,6 +25,7 @@
 //! the bytes are equal. Accesses do not allocate.
 
 use serde::{Deserialize, Serialize};
+use units::cast::fits;
 use units::{Bytes, WayMask, Ways};
 
 mod replacement;
@@ -300,7 +301,7 @@ impl Cache {
 
     /// Way of a slot.
     pub fn way_of(&self, slot: Slot) -> u32 {
-        u32::try_from(slot.0 % self.stride).unwrap_or(0)
+        fits(slot.0 % self.stride)
     }
 
     /// Filler of a slot; of an empty slot, the last one.

@@ -1,5 +1,7 @@
 //! Handling of an access with any page lists. Pure.
 
+use units::cast::fits;
+
 use super::kernel::Classic;
 use super::pages::{List, Pages, flag};
 use super::trace::{Access, Trace};
@@ -39,7 +41,8 @@ impl Memory {
         let mut next = 0_u32;
         let firsts = files.iter().map(|file| {
             let first = next;
-            next = next.saturating_add(u32::try_from(file.pages.0).unwrap_or(u32::MAX));
+            // All files have at most `PAGES_MAX` pages.
+            next += fits::<_, u32>(file.pages.0);
             first
         });
         Memory {

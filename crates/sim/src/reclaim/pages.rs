@@ -3,6 +3,8 @@
 //! A page on a list is in memory, and a page on no list is not. The lists are linked through the pages: moving a page
 //! has constant cost.
 
+use units::cast::fits;
+
 use aging::class::Class;
 
 /// No page.
@@ -179,7 +181,7 @@ impl Pages {
         let head = self.lists[list.index()].head;
         let own = self.get_mut(page);
         (own.newer, own.older) = (NONE, head);
-        own.list = u8::try_from(list.index()).unwrap_or(u8::MAX);
+        own.list = fits(list.index());
         if head == NONE {
             self.lists[list.index()].tail = page;
         } else {

@@ -129,6 +129,9 @@ impl fmt::Display for BadTrace {
 
 impl std::error::Error for BadTrace {}
 
+/// Expected form of an invalid line, or of a word of it.
+struct Expected(String);
+
 /// Classes, as named by traces and by the command's arguments.
 const CLASSES: [(&str, Class); 5] = [
     ("code", Class::Code),
@@ -151,7 +154,7 @@ impl Trace {
             number += 1;
             let line = line.split('#').next().unwrap_or_default().trim();
             if !line.is_empty() {
-                trace.add(line, &mut open).map_err(|expected| bad(number, line, expected))?;
+                trace.add(line, &mut open).map_err(|Expected(expected)| bad(number, line, expected))?;
             }
         }
         match open.pop() {
@@ -161,7 +164,7 @@ impl Trace {
     }
 
     /// Adds a line; `open` are the repetitions without an end yet, each with the number of phases before it.
-    fn add(&mut self, line: &str, open: &mut Vec<(usize, usize)>) -> Result<(), String> {
+    fn add(&mut self, line: &str, open: &mut Vec<(usize, usize)>) -> Result<(), Expected> {
         let words: Vec<&str> = line.split_ascii_whitespace().collect();
         let line = match words[..] {
             ["file", name, class, pages] => return self.add_file(name, class, pages),
@@ -180,13 +183,13 @@ impl Trace {
             }
             ["repeat", times] => {
                 if open.len() == DEPTH_MAX {
-                    return Err(format!("at most {DEPTH_MAX} repetitions in each other"));
+                    return Err(Expected(format!("at most {DEPTH_MAX} repetitions in each other")));
                 }
                 open.push((self.lines.len(), self.phases.len()));
                 Line::Repeat { times: whole(times, "how many times")?, end: 0 }
             }
             ["end"] => {
-                let (begin, phases) = open.pop().ok_or("a repeat before it")?;
+                let (begin, phases) = open.pop().ok_or_else(|| Expected("a repeat before it".to_owned()))?;
                 let here = self.lines.len();
                 match self.lines.get_mut(begin) {
                     Some(Line::Repeat { times, end }) if *times > 0 && begin + 1 < here => *end = here,
@@ -199,45 +202,45 @@ impl Trace {
                 }
                 Line::End { begin }
             }
-            [word, ..] => return Err(form_of(word).to_owned()),
+            [word, ..] => return Err(Expected(form_of(word).to_owned())),
             [] => return Ok(()),
         };
         self.lines.push(line);
         Ok(())
     }
 
-    fn add_file(&mut self, name: &str, class: &str, pages: &str) -> Result<(), String> {
+    fn add_file(&mut self, name: &str, class: &str, pages: &str) -> Result<(), Expected> {
         if self.position(name).is_some() {
-            return Err(format!("a name other than {name}, which there is already"));
+            return Err(Expected(format!("a name other than {name}, which there is already")));
         }
         let known = CLASSES.into_iter().find(|(word, _)| *word == class);
-        let class = known.ok_or("a class: code, rodata, data, shared or cache")?.1;
+        let class = known.ok_or_else(|| Expected("a class: code, rodata, data, shared or cache".to_owned()))?.1;
         let pages = whole(pages, "how many pages")?;
         let all: u64 = self.files.iter().map(|file| file.pages.0).sum();
         if pages == 0 || pages > PAGES_MAX - all {
-            return Err(format!("1 to {} pages, for all files have at most {PAGES_MAX}", PAGES_MAX - all));
+            return Err(Expected(format!("1 to {} pages, for all files have at most {PAGES_MAX}", PAGES_MAX - all)));
         }
         self.files.push(File { name: name.to_owned(), class, pages: Pages(pages) });
         Ok(())
     }
 
-    fn use_of(&self, access: Access, name: &str, first: &str, count: &str) -> Result<Line, String> {
-        let file = self.position(name).ok_or_else(|| format!("a file line for {name} before it"))?;
-        let Some(File { class, pages, .. }) = self.files.get(file) else { return Err("a file".to_owned()) };
+    fn use_of(&self, access: Access, name: &str, first: &str, count: &str) -> Result<Line, Expected> {
+        let file = self.position(name).ok_or_else(|| Expected(format!("a file line for {name} before it")))?;
+        let Some(File { class, pages, .. }) = self.files.get(file) else { return Err(Expected("a file".to_owned())) };
         match (access, class) {
             (Access::Touch, Class::Cache) => {
-                return Err(format!("read or write, for {name} is page cache, which nobody maps"));
+                return Err(Expected(format!("read or write, for {name} is page cache, which nobody maps")));
             }
             (Access::Read | Access::Write, Class::Data) => {
-                return Err(format!("touch, for {name} is data, which is no file"));
+                return Err(Expected(format!("touch, for {name} is data, which is no file")));
             }
             _ => (),
         }
         let (first, count) = (whole(first, "the first page")?, whole(count, "how many pages")?);
         if count == 0 || first >= pages.0 || count > pages.0 - first {
-            return Err(format!("pages of {name}, which has {}: from 0 to {}", pages.0, pages.0 - 1));
+            return Err(Expected(format!("pages of {name}, which has {}: from 0 to {}", pages.0, pages.0 - 1)));
         }
-        let narrow = |wide: u64| u32::try_from(wide).map_err(|_| "a smaller number".to_owned());
+        let narrow = |wide: u64| u32::try_from(wide).map_err(|_| Expected("a smaller number".to_owned()));
         Ok(Line::Step(Step::Use { access, file, first: narrow(first)?, count: narrow(count)? }))
     }
 
@@ -310,13 +313,16 @@ fn form_of(word: &str) -> &'static str {
 }
 
 /// Parses a number from digits only: no sign, no letters.
-fn whole(word: &str, what: &str) -> Result<u64, String> {
+fn whole(word: &str, what: &str) -> Result<u64, Expected> {
     let is_plain = word.bytes().all(|byte| byte.is_ascii_digit());
-    word.parse().ok().filter(|_| is_plain).ok_or_else(|| format!("{what}, a whole number, in place of {word}"))
+    word.parse()
+        .ok()
+        .filter(|_| is_plain)
+        .ok_or_else(|| Expected(format!("{what}, a whole number, in place of {word}")))
 }
 
-fn us_of(word: &str) -> Result<u64, String> {
-    let wrong = || format!("seconds with up to six digits after the point, such as 1.5, in place of {word}");
+fn us_of(word: &str) -> Result<u64, Expected> {
+    let wrong = || Expected(format!("seconds with up to six digits after the point, such as 1.5, in place of {word}"));
     let (seconds, part) = word.split_once('.').unwrap_or((word, "0"));
     let is_plain = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     if !is_plain(seconds) || !is_plain(part) || part.len() > 6 {

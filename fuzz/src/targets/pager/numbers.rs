@@ -284,4 +284,8 @@ impl Crew for Numbers {
         }
         Ok(())
     }
+
+    fn invalid(&mut self) -> Failure {
+        panic!("the pager submitted an invalid batch")
+    }
 }

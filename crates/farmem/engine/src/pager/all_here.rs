@@ -2,6 +2,7 @@
 
 use super::{Come, Machine, Pager, Slot, Source};
 use crate::MAX_UNIT_PAGES;
+use crate::cast::{fits, saturated};
 use crate::counters::Counter;
 use crate::entry::Place;
 use crate::policy::replacement::Arrival;
@@ -27,14 +28,14 @@ impl Pager<'_> {
     }
 
     fn fetch_all<M: Machine>(&self, machine: &mut M, units: &mut Units<'_>) -> Result<(), M::Fatal> {
-        let all = u32::try_from(self.space.pages()).unwrap_or(u32::MAX);
+        let all = saturated(self.space.pages());
         let is_home = |page: u32| self.entry(Page(page)).place() == Place::Home;
         let mut next = 0;
         while next < all && self.counters.get(Counter::HomePages) > 0 {
             // Pages of different chunks have consecutive numbers, not consecutive memory.
             let alike = |page: &u32| Page(next).is_in_a_row(*page - next + 1) && is_home(*page) == is_home(next);
             let alike = (next..all.min(next.saturating_add(MAX_UNIT_PAGES))).take_while(alike);
-            let mut run = u32::try_from(alike.count()).unwrap_or(1);
+            let mut run = fits(alike.count());
             if is_home(next) {
                 let come = Come { mark: self.entry(Page(next)).mark(), arrival: Arrival::New };
                 run = self.fetch_run(machine, units, (Page(next), run), come, Source::Store)?;

@@ -16,6 +16,7 @@
 use core::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 use super::{Checksum, Come, Machine, Pager, Source, Unit};
+use crate::cast::low;
 use crate::counters::Counter;
 use crate::entry::Place;
 use crate::policy::replacement::Arrival;
@@ -89,16 +90,14 @@ pub trait Crew {
     /// # Errors
     /// When the store has failed for good.
     fn write(&mut self, page: Page, room: u32, pages: u32) -> Result<(), Self::Trouble>;
+
+    /// Reports a batch with words that no pager writes.
+    fn invalid(&mut self) -> Self::Trouble;
 }
 
 /// Words of one batch.
 #[derive(Clone, Copy)]
 struct Flight<'a>(&'a [AtomicU64]);
-
-/// Lower half of a word.
-const fn low(word: u64) -> u32 {
-    (word & 0xffff_ffff) as u32
-}
 
 impl Flight<'_> {
     fn get(self, word: usize) -> u64 {
@@ -123,6 +122,20 @@ impl Flight<'_> {
 
     fn is_fetch(self) -> bool {
         self.get(KIND) == FETCH
+    }
+
+    /// Whether it is a fetch, its first page, and their number. `None` for words that no pager writes: the program can
+    /// write any.
+    fn checked(self) -> Option<(bool, Page, u32)> {
+        let first = u32::try_from(self.get(FIRST)).ok()?;
+        let pages = u32::try_from(self.get(COUNT)).ok().filter(|pages| (1..=FLIGHT_PAGES).contains(pages))?;
+        first.checked_add(pages - 1)?;
+        let is_fetch = match self.get(KIND) {
+            FETCH => true,
+            WRITE => false,
+            _ => return None,
+        };
+        Some((is_fetch, Page(first), pages))
     }
 
     fn first(self) -> Page {
@@ -189,8 +202,13 @@ impl<'a> Batches<'a> {
         if !self.has_taken_off(number) || flight.state() != IN_THE_AIR {
             return Ok(false);
         }
-        let (first, pages, room) = (flight.first(), flight.count(), room_of(number));
-        let done = if flight.is_fetch() {
+        let room = room_of(number);
+        let Some((is_fetch, first, pages)) = flight.checked() else {
+            let invalid = crew.invalid();
+            flight.ends_as(FAILED);
+            return Err(invalid);
+        };
+        let done = if is_fetch {
             let mut sums = [Checksum::default(); FLIGHT_PAGES as usize];
             crew.fetch(first, room, &mut sums[..pages as usize]).map(|()| {
                 (0..pages).zip(sums).for_each(|(number, sum)| flight.set_sum(number, sum));
@@ -472,5 +490,50 @@ impl Pager<'_> {
             self.land_oldest(machine, units, flight)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Worker that must not be asked to do anything.
+    struct Idle;
+
+    impl Crew for Idle {
+        type Trouble = &'static str;
+
+        fn fetch(&mut self, _: Page, _: u32, _: &mut [Checksum]) -> Result<(), &'static str> {
+            unreachable!("an invalid batch was run")
+        }
+
+        fn write(&mut self, _: Page, _: u32, _: u32) -> Result<(), &'static str> {
+            unreachable!("an invalid batch was run")
+        }
+
+        fn invalid(&mut self) -> &'static str {
+            "invalid"
+        }
+    }
+
+    #[test]
+    fn a_batch_with_words_that_no_pager_writes_is_refused_and_no_page_0_is_read_or_written() {
+        for (kind, first, count) in [
+            (2, 0, 1),
+            (FETCH, 1 << 32, 1),
+            (WRITE, 1 << 32, 1),
+            (FETCH, 0, 0),
+            (FETCH, 0, 33),
+            (WRITE, u32::MAX.into(), 2),
+        ] {
+            let words = [const { AtomicU64::new(0) }; FLIGHT_WORDS];
+            let batches = Batches(&words);
+            let batch = batches.flight(0);
+            [(KIND, kind), (FIRST, first), (COUNT, count)].into_iter().for_each(|(word, value)| batch.put(word, value));
+            batch.ends_as(IN_THE_AIR);
+            batches.put(LAUNCHED, 1);
+            assert_eq!(batches.fly(&mut Idle, 0), Err("invalid"), "{kind} {first} {count}");
+            assert_eq!(batch.state(), FAILED);
+        }
     }
 }

@@ -6,6 +6,7 @@
 use super::victim_queue::Slot;
 use super::{Machine, Pager};
 use crate::PAGE_BYTES;
+use crate::cast::fits;
 use crate::counters::Counter;
 use crate::entry::Place;
 use crate::policy::Run;
@@ -25,7 +26,7 @@ const LOOKS: u64 = 1 << 20;
 
 impl Pager<'_> {
     fn queues(&self) -> Memory<'_> {
-        Memory { kept: self.queues[0], passing: self.queues[1], staging: &[] }
+        Memory { kept: self.queues[0], passing: self.queues[1] }
     }
 
     /// Enters pages that came into the queues.
@@ -78,7 +79,7 @@ impl Pager<'_> {
         let all = self.space.pages();
         let from = self.counters.get(Counter::Hand);
         let looked = (0..all.min(LOOKS)).map(|more| (from + more) % all);
-        let mut numbers = looked.map_while(|page| u32::try_from(page).ok().map(Page));
+        let mut numbers = looked.map(|page| Page(fits(page)));
         let found = numbers.find(|page| {
             let entry = self.entry(*page);
             entry.place() == Place::Resident && entry.pins() == 0

@@ -8,6 +8,7 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::{Machine, Pager};
 use crate::PAGE_BYTES;
+use crate::cast::{fits, saturated};
 use crate::counters::Counter;
 use crate::entry::Place;
 use crate::space::Page;
@@ -85,12 +86,12 @@ impl<'a> VictimQueue<'a> {
 
     /// Number of slots.
     pub fn slots(&self) -> u32 {
-        u32::try_from(self.slots.len()).unwrap_or(u32::MAX)
+        saturated(self.slots.len())
     }
 
     /// Number of frames in slots.
     pub fn frames(&self) -> u32 {
-        u32::try_from(self.ends[2].load(Relaxed)).unwrap_or(u32::MAX)
+        saturated(self.ends[2].load(Relaxed))
     }
 
     fn tail(&self) -> u64 {
@@ -102,7 +103,7 @@ impl<'a> VictimQueue<'a> {
     }
 
     fn index(&self, at: u64) -> u32 {
-        u32::try_from(at % self.slots.len().max(1) as u64).unwrap_or(0)
+        fits(at % u64::from(self.slots().max(1)))
     }
 
     /// Whether a slot holds a page.
@@ -147,7 +148,7 @@ impl<'a> VictimQueue<'a> {
     /// Number of slots that can still enter at the head.
     fn room(&self) -> u32 {
         let used = self.head() - self.tail();
-        u32::try_from((self.slots.len() as u64).saturating_sub(used)).unwrap_or(0)
+        saturated(u64::from(self.slots()).saturating_sub(used))
     }
 
     fn advance_head(&self, pages: u32) {

@@ -7,6 +7,7 @@
 use super::{Come, Machine, Pager, Source, Unit};
 use crate::PAGE_BYTES;
 use crate::budget::Budget;
+use crate::cast::fits;
 use crate::counters::Counter;
 use crate::entry::Place;
 use crate::policy::replacement::zeros_to_look_for;
@@ -49,7 +50,7 @@ impl Pager<'_> {
             let (mut these, mut addresses, mut found) = ([Page(0); LOOKED_AT], [0; LOOKED_AT], 0);
             let mut hand = self.counters.get(Counter::ZeroHand) % all;
             while found < left.min(LOOKED_AT) && to_pass > 0 {
-                let page = Page(u32::try_from(hand).unwrap_or(0));
+                let page = Page(fits(hand));
                 let entry = self.entry(page);
                 if entry.place() == Place::Resident && entry.pins() == 0 {
                     (these[found], addresses[found]) = (page, self.space.address(page));

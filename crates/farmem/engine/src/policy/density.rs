@@ -14,6 +14,7 @@
 //! The cost of a page includes the fault on the page that it evicts: see `Price`.
 
 use super::spread;
+use crate::cast::{fits, index, saturated};
 
 /// One whole, for shares.
 pub(super) const ONE: u32 = 4096;
@@ -48,7 +49,8 @@ impl Density {
 
     /// Used share of levels 1 to 8 in parts of 256, and its number of samples.
     pub(super) fn kept(&self) -> ([u8; LEVELS - 1], [u8; LEVELS - 1]) {
-        let of = |n: usize| u8::try_from(self.used[n + 1] / KEPT_PART).unwrap_or(u8::MAX);
+        // A share of one is saved as the largest below it.
+        let of = |n: usize| saturated(self.used[n + 1] / KEPT_PART);
         (core::array::from_fn(of), core::array::from_fn(|n| self.samples[n + 1].min(Density::MOST_KEPT)))
     }
 
@@ -71,7 +73,7 @@ impl Density {
         let weight = (u32::from(*samples) + 2).min(LONGEST_MEMORY);
         let seen = if was_used { ONE } else { 0 };
         let next = (known * (weight - 1) + seen + weight / 2) / weight;
-        *used = u16::try_from(next.min(ONE)).unwrap_or(0);
+        *used = fits(next.min(ONE));
         *samples = samples.saturating_add(1);
     }
 
@@ -173,7 +175,7 @@ impl Watches {
         Watches { slots: [Watch { page: 0, since: 0, site: 0, level: 0, unused: 0 }; WATCHES], hand: 0, unused: 0 };
 
     fn slot_of(page: u64) -> usize {
-        usize::try_from(spread(page >> GROUP_LOG2) % (WATCHES as u64)).unwrap_or(0)
+        index(spread(page >> GROUP_LOG2) % (WATCHES as u64))
     }
 
     /// Begins the watch of `page`. False when its slot is taken and the watch there is not over.

@@ -27,6 +27,7 @@
 //!   swapped in for exactly that many runs is counted once too few.
 
 use super::{MAX_UNIT_LOG2, Run, unit_around};
+use crate::cast::fits;
 
 /// Number of remembered sections.
 pub const SECTIONS: usize = 256;
@@ -65,7 +66,7 @@ pub fn next_unit_log2(unit_log2: u8, distinct_units: u64, settings: Settings) ->
     let local_units = settings.local_pages >> unit_log2;
     if distinct_units > local_units {
         let ideal_pages = settings.local_pages / distinct_units; // above zero: distinct_units > local_units >= 0
-        let log2 = u8::try_from(ideal_pages.checked_ilog2().unwrap_or(0)).unwrap_or(largest);
+        let log2: u8 = fits(ideal_pages.checked_ilog2().unwrap_or(0));
         log2.clamp(smallest, largest)
     } else if distinct_units < local_units {
         (unit_log2 + 1).min(largest)
@@ -143,8 +144,7 @@ impl Marked {
 
     /// Counts a touch of a page that was not present.
     pub fn faulted(&mut self) {
-        let section = usize::try_from(self.section).unwrap_or(SECTIONS);
-        if let Some(faults) = self.faults.get_mut(section).filter(|_| self.counting != 0) {
+        if let Some(faults) = self.faults.get_mut(self.section as usize).filter(|_| self.counting != 0) {
             *faults = faults.saturating_add(1);
         }
     }
@@ -186,7 +186,7 @@ impl Marked {
     }
 
     fn slot(&mut self, section: u32) -> Option<&mut u8> {
-        self.remembered.get_mut(usize::try_from(section).ok()?)
+        self.remembered.get_mut(section as usize)
     }
 }
 

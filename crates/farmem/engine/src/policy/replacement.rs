@@ -1,11 +1,11 @@
 //! Eviction: units leave in the order of arrival, through the victim queue, with a second round for units that came
 //! back.
 //!
-//! Three rings over memory of the caller:
+//! Two rings over memory of the caller:
 //!
 //! ```text
-//!   arrived ──► passing ──┐                      came back: `arrived` again, as re-used
-//!          └──► kept ─────┴──► staging ──► out
+//!   arrived ──► passing ──┐                              came back: `arrived` again, as re-used
+//!          └──► kept ─────┴──► the caller's victim queue
 //!                 ▲  │
 //!                 └──┘ re-used units go round once more, mapped all the time
 //! ```
@@ -17,9 +17,8 @@
 //!   everything. One passing unit in 32 goes to `kept`, so that unused units there leave in the end. While most fetched
 //!   pages were not gone for long, the program **goes round** in more than memory holds: then every unit is on
 //!   probation, regardless of its site, and one in eight is kept.
-//! - `staging` (victim queue): unmapped and still in memory. Only the simulator uses it: the pager keeps
-//!   its own in `pager/victim_queue.rs`. A fault there costs no transfer, and shows that the unit
-//!   is re-used.
+//! - The victim queue (`pager/victim_queue.rs`): unmapped and still in memory. A fault there costs no transfer, and shows
+//!   that the unit is re-used.
 //!
 //! Published relatives: Yang et al., "FIFO queues are all you need for cache eviction" (S3-FIFO), SOSP 2023, a small
 //! queue before a large one; Zhang et al., "SIEVE is simpler than LRU", NSDI 2024; Qureshi et al., "Adaptive insertion
@@ -32,6 +31,7 @@
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::Run;
+use crate::cast::{fits, index, low, saturated};
 
 /// Place of a ring: a run of at most 512 pages. Zero is a valid entry, since rings count their entries.
 const PAGE_BITS: u32 = 45;
@@ -55,8 +55,6 @@ pub struct Memory<'a> {
     pub passing: &'a [AtomicU64],
     /// All other mapped units.
     pub kept: &'a [AtomicU64],
-    /// Unmapped units.
-    pub staging: &'a [AtomicU64],
 }
 
 /// Positions in one ring.
@@ -71,12 +69,12 @@ struct Ring {
 
 impl Ring {
     fn push(&mut self, slots: &[AtomicU64], run: Run, rounds: u8) -> bool {
-        let capacity = u32::try_from(slots.len()).unwrap_or(u32::MAX);
+        let capacity: u32 = saturated(slots.len());
         if self.len >= capacity || run.pages == 0 || run.pages > ENTRY_PAGES || run.first_page >> PAGE_BITS != 0 {
             return false;
         }
         let at = (u64::from(self.head) + u64::from(self.len)) % u64::from(capacity);
-        let Some(slot) = usize::try_from(at).ok().and_then(|at| slots.get(at)) else { return false };
+        let Some(slot) = slots.get(index(at)) else { return false };
         let rounds = u64::from(rounds.min(MOST_ROUNDS));
         let entry = run.first_page | u64::from(run.pages - 1) << PAGE_BITS | rounds << (PAGE_BITS + PAGES_BITS);
         slot.store(entry, Relaxed);
@@ -86,16 +84,16 @@ impl Ring {
     }
 
     fn pop(&mut self, slots: &[AtomicU64]) -> Option<(Run, u8)> {
-        let capacity = u32::try_from(slots.len()).unwrap_or(u32::MAX);
+        let capacity: u32 = saturated(slots.len());
         if self.len == 0 || capacity == 0 {
             return None;
         }
-        let entry = slots.get(usize::try_from(self.head % capacity).ok()?)?.load(Relaxed);
+        let entry = slots.get((self.head % capacity) as usize)?.load(Relaxed);
         self.head = (self.head % capacity + 1) % capacity;
         self.len -= 1;
-        let pages = u32::try_from((entry >> PAGE_BITS) % u64::from(ENTRY_PAGES)).unwrap_or(0) + 1;
+        let pages = low(entry >> PAGE_BITS) % ENTRY_PAGES + 1;
         self.pages = self.pages.saturating_sub(u64::from(pages));
-        let rounds = u8::try_from((entry >> (PAGE_BITS + PAGES_BITS)) & 3).unwrap_or(0);
+        let rounds = fits((entry >> (PAGE_BITS + PAGES_BITS)) & 3);
         Some((Run { first_page: entry & ((1 << PAGE_BITS) - 1), pages }, rounds))
     }
 }
@@ -111,13 +109,13 @@ pub enum Arrival {
     Reused,
 }
 
-/// The three queues. All zeros: empty.
+/// Both queues. All zeros: empty.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct Replacement {
     passing: Ring,
     kept: Ring,
-    staging: Ring,
+    unused_words: [u64; 2],
     /// Number of passing units so far.
     passed: u32,
     /// Part of the recently fetched pages that had not been gone for long, in 65536ths.
@@ -144,7 +142,7 @@ pub fn most_aside_pages(budget_pages: u32) -> u32 {
 pub fn zeros_to_look_for(budget_pages: u32, beyond_pages: u32, looked: u64, touched_pages: u64) -> u32 {
     let almost_fits = (1..=budget_pages / 2).contains(&beyond_pages);
     let left = touched_pages.saturating_mul(2).saturating_sub(looked);
-    if almost_fits { u32::try_from(left).unwrap_or(u32::MAX).min(LOOKS) } else { 0 }
+    if almost_fits { low(left.min(LOOKS.into())) } else { 0 }
 }
 
 /// Pages examined in a row, while a fault waits: half a millisecond if few of them are of zeros.
@@ -166,9 +164,8 @@ impl Replacement {
         }
         let budget = u64::from(budget_pages.max(1));
         let these = u64::from(pages).min(budget);
-        let moved = |from: u32, to: u32| {
-            u32::try_from((u64::from(from) * (budget - these) + u64::from(to) * these) / budget).unwrap_or(0)
-        };
+        // A weighted mean is not above both of its values.
+        let moved = |from: u32, to: u32| fits((u64::from(from) * (budget - these) + u64::from(to) * these) / budget);
         self.known = moved(self.known, if distance > 0 { 1 << 16 } else { 0 });
         if distance > 0 {
             self.usual = moved(self.usual, distance);
@@ -209,7 +206,7 @@ impl Replacement {
         }
     }
 
-    /// Next run to be unmapped. The caller unmaps its mapped pages, and calls [`Self::staged`].
+    /// Next run to be unmapped. The caller moves its mapped pages to the victim queue.
     pub fn next_to_stage(&mut self, memory: Memory<'_>, aside_pages: u32) -> Option<Run> {
         if self.passing.pages > u64::from(aside_pages)
             && let Some((run, _)) = self.passing.pop(memory.passing)
@@ -224,17 +221,6 @@ impl Replacement {
         }
         self.passing.pop(memory.passing).map(|(run, _)| run)
     }
-
-    /// Enters an unmapped run in the victim queue. False: the ring is full, and [`Self::next_out`] must come first.
-    pub fn staged(&mut self, memory: Memory<'_>, run: Run) -> bool {
-        self.staging.push(memory.staging, run, 0)
-    }
-
-    /// Next run to leave memory. The caller writes back its changed pages in the victim queue, and frees its pages
-    /// there.
-    pub fn next_out(&mut self, memory: Memory<'_>) -> Option<Run> {
-        self.staging.pop(memory.staging).map(|(run, _)| run)
-    }
 }
 
 #[cfg(test)]
@@ -244,8 +230,8 @@ mod tests {
 
     fn with_rings<R>(capacity: usize, test: impl FnOnce(&mut Replacement, Memory<'_>) -> R) -> R {
         let ring = || (0..capacity).map(|_| AtomicU64::new(0)).collect::<Vec<_>>();
-        let (a, b, c) = (ring(), ring(), ring());
-        test(&mut Replacement::default(), Memory { passing: &a, kept: &b, staging: &c })
+        let (passing, kept) = (ring(), ring());
+        test(&mut Replacement::default(), Memory { passing: &passing, kept: &kept })
     }
 
     fn run(first_page: u64, pages: u32) -> Run {
@@ -421,9 +407,6 @@ mod tests {
                 }
                 let mut out = Vec::new();
                 while let Some(run) = queue.next_to_stage(memory, aside) {
-                    prop_assert!(queue.staged(memory, run));
-                }
-                while let Some(run) = queue.next_out(memory) {
                     out.push(run);
                 }
                 out.sort_by_key(|run| run.first_page);

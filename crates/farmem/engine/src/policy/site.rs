@@ -42,6 +42,7 @@ mod tests;
 use super::density::{Density, ONE, Outcome, Price, Watches};
 use super::stream::{self, Streams};
 use super::{MAX_UNIT_LOG2, Run, spread, unit_around};
+use crate::cast::{fits, low};
 use ahead::{Asked, FIRST_PIECE_LOG2, MAX_WINDOW_LOG2};
 
 pub use fetch_plan::{Fault, FetchPlan, HELD, Kind, Limits, SERIES, Series};
@@ -156,11 +157,11 @@ impl Sites {
         let here = |other: u64| other == page || here(other);
         let asked = Asked { fault, room, area, unit, at, here: &here };
         let mut order = FetchPlan::only(page);
-        order.mark = u16::try_from(at + 1).unwrap_or(0);
+        order.mark = fits(at + 1);
         let waiting = self.sites[at].streams.waiting_for(page).is_some();
         if matches!(fault.kind, Kind::Home | Kind::Staged) && !waiting {
             let limit = self.window_limit(room).max(1).ilog2();
-            self.sites[at].streams.missed(page, u8::try_from(limit).unwrap_or(MAX_WINDOW_LOG2));
+            self.sites[at].streams.missed(page, fits(limit));
         }
         match fault.kind {
             Kind::Home => {
@@ -279,7 +280,7 @@ impl Sites {
     fn unit_log2(&mut self, at: usize, room: &Limits) -> u8 {
         let price = self.price(room);
         // A unit never takes more than a sixteenth of memory.
-        let fits = u8::try_from((room.budget_pages / 16).max(1).ilog2()).unwrap_or(MAX_UNIT_LOG2);
+        let fits = fits((room.budget_pages / 16).max(1).ilog2());
         let largest = room.max_unit_log2.min(MAX_UNIT_LOG2).min(fits);
         let smallest = room.base_log2.min(largest);
         let site = &mut self.sites[at];
@@ -299,7 +300,7 @@ impl Sites {
     /// Chooses a page of the neighbourhood to be watched, at some faults.
     fn watch(&mut self, asked: &Asked<'_, impl Fn(u64) -> bool>) {
         let (fault, unit, room) = (asked.fault.page, asked.unit, asked.room);
-        self.random = u32::try_from(spread(u64::from(self.random) ^ (fault << 32)) >> 32).unwrap_or(1);
+        self.random = low(spread(u64::from(self.random) ^ (fault << 32)) >> 32);
         let random = self.random;
         let levels = u32::from(room.max_unit_log2.clamp(1, MAX_UNIT_LOG2));
         // Mostly the levels around the unit, since they decide.
@@ -309,7 +310,7 @@ impl Sites {
             _ => 1 + (random >> 8) % levels,
         }
         .min(levels);
-        let level = u8::try_from(level).unwrap_or(1);
+        let level: u8 = fits(level);
         // An unmapped page within the unit costs a fault if it is used: seldom, where units are cheap.
         if level <= unit && unit < FIRST_PIECE_LOG2 && !(random >> 16).is_multiple_of(4) {
             return;
@@ -320,8 +321,7 @@ impl Sites {
         if !asked.area.contains(page) || (asked.here)(page) {
             return;
         }
-        let site = u16::try_from(asked.at).unwrap_or(0);
-        self.watches.begin(page, site, level, self.clock);
+        self.watches.begin(page, fits(asked.at), level, self.clock);
     }
 
     /// Leaves watched pages of the plan unmapped; ends the watch where that is not possible.

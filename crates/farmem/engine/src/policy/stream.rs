@@ -11,6 +11,8 @@
 //! ahead are requested by a fault on the first page of the earlier request, which was left unmapped, so that requests
 //! go on while everything is hit.
 
+use crate::cast::saturated;
+
 /// Streams of a site.
 pub(super) const STREAMS: usize = 16;
 
@@ -258,9 +260,5 @@ impl Streams {
 
 /// `to - from` in pages, clamped to the type.
 fn difference(to: u64, from: u64) -> i64 {
-    if to >= from {
-        i64::try_from(to - from).unwrap_or(i64::MAX)
-    } else {
-        i64::try_from(from - to).map_or(i64::MIN, |pages| -pages)
-    }
+    saturated(i128::from(to) - i128::from(from))
 }

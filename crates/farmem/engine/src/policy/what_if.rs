@@ -19,6 +19,7 @@
 //! matrix at 10 %). So the figure is a hint whether more memory would help, and no promise about less.
 
 use super::{Run, spread};
+use crate::cast::{fits, index, low, saturated};
 
 /// Entries of one page's group in [`Ghosts`].
 const WAYS: usize = 4;
@@ -39,7 +40,7 @@ impl<'a> Ghosts<'a> {
 
     fn group(&mut self, page: u64) -> Option<&mut [u64]> {
         let groups = self.slots.len() / WAYS;
-        let at = usize::try_from(spread(page) % u64::try_from(groups).ok().filter(|groups| *groups > 0)?).ok()?;
+        let at = index(spread(page).checked_rem(groups as u64)?);
         self.slots.get_mut(at * WAYS..at * WAYS + WAYS)
     }
 
@@ -66,7 +67,7 @@ impl<'a> Ghosts<'a> {
         let Some(group) = self.group(page) else { return 0 };
         let found = group.iter_mut().find(|entry| **entry & 0xffff_ffff != 0 && **entry >> 32 << 32 == tag);
         found.map_or(0, |entry| {
-            let left = u32::try_from(*entry & 0xffff_ffff).unwrap_or(0);
+            let left = low(*entry);
             *entry = 0;
             clock.distance(left)
         })
@@ -235,7 +236,7 @@ impl WhatIf {
     /// Predicted fetching faults with half the budget: with as many pages to each as now.
     pub fn at_half(&self) -> u64 {
         let more = u128::from(self.faults) * u128::from(self.lost_pages_by_half) / u128::from(self.pages.max(1));
-        self.faults.saturating_add(u64::try_from(more).unwrap_or(u64::MAX))
+        self.faults.saturating_add(saturated(more))
     }
 
     fn begin(&mut self, page: u64) {
@@ -285,7 +286,7 @@ fn one_in(budget_pages: u32) -> u32 {
 
 /// Number of samples for half the budget, without its victim queue.
 fn room_of_half(budget_pages: u32) -> u32 {
-    (u64::from(budget_pages) * 7 / 16).div_ceil(u64::from(one_in(budget_pages))).try_into().unwrap_or(SAMPLES)
+    fits((u64::from(budget_pages) * 7 / 16).div_ceil(u64::from(one_in(budget_pages))))
 }
 
 fn is_sampled(page: u64, one_in: u32) -> bool {
@@ -293,8 +294,8 @@ fn is_sampled(page: u64, one_in: u32) -> bool {
 }
 
 fn places(page: u64) -> impl Iterator<Item = usize> {
-    let first = spread(!page) % u64::from(SAMPLES);
-    (first..first + PROBES).map(|at| usize::try_from(at % u64::from(SAMPLES)).unwrap_or(0))
+    let first = spread(!page);
+    (0..PROBES).map(move |probe| index(first.wrapping_add(probe) % u64::from(SAMPLES)))
 }
 
 #[cfg(test)]

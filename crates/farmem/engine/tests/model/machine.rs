@@ -154,6 +154,10 @@ impl Crew for Model {
         self.store.extend((0..pages).map(|more| (page.0 + more, self.flown[&(room + more)])));
         Ok(())
     }
+
+    fn invalid(&mut self) -> String {
+        "an invalid batch".to_owned()
+    }
 }
 
 impl Model {

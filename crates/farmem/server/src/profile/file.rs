@@ -3,6 +3,8 @@
 //! A head of 16 bytes (magic with version, then the number of sites), and for each site 52 bytes: build-id, offset in
 //! that file, profile. Numbers are little-endian.
 
+use units::cast::fits;
+
 use farmem_engine::policy::site::{HABIT_BYTES, SITES, SiteProfile};
 use linux::build_id::{BUILD_ID_BYTES, BuildId};
 
@@ -41,7 +43,7 @@ pub enum Broken {
 pub fn bytes(sites: &[Kept]) -> Vec<u8> {
     let sites = &sites[..sites.len().min(SITES)];
     let mut bytes = MAGIC.to_vec();
-    bytes.extend(u32::try_from(sites.len()).unwrap_or(0).to_le_bytes());
+    bytes.extend(fits::<_, u32>(sites.len()).to_le_bytes());
     for site in sites {
         bytes.extend(site.object.0);
         bytes.extend(site.offset.to_le_bytes());

@@ -16,13 +16,27 @@ use linux::build_id::{BUILD_ID_BYTES, BuildId};
 use rustix::fs::OFlags;
 use rustix::process::geteuid;
 
-use super::file::{Kept, MOST_BYTES, parse};
+use super::file::{Broken, Kept, MOST_BYTES, parse};
 
 /// Largest number of files kept: the oldest are removed.
 const MOST_FILES: usize = 256;
 
 /// Prefix of files that are being written.
 const NEW: &str = ".new-";
+
+/// Reason why a profile was not loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum NotLoaded {
+    /// The file cannot be read.
+    #[error(transparent)]
+    Unreadable(#[from] io::Error),
+    /// It is no regular file, or another user's.
+    #[error("it is no file of this user's")]
+    Foreign,
+    /// Its bytes are no profile.
+    #[error(transparent)]
+    Broken(#[from] Broken),
+}
 
 /// The folder with the profiles.
 #[derive(Clone, Debug)]
@@ -53,21 +67,21 @@ impl Folder {
     /// Loads the saved sites; none if there is no such file.
     ///
     /// # Errors
-    /// Reason why the file cannot be used, as text.
-    pub fn load(&self, path: &Path) -> Result<Vec<Kept>, String> {
+    /// Reason why the file cannot be used.
+    pub fn load(&self, path: &Path) -> Result<Vec<Kept>, NotLoaded> {
         let file = match File::options().read(true).custom_flags(flags(OFlags::NONBLOCK)).open(path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(error.to_string()),
+            Err(error) => return Err(error.into()),
         };
-        let about = file.metadata().map_err(|error| error.to_string())?;
+        let about = file.metadata()?;
         if !about.is_file() || about.uid() != geteuid().as_raw() {
-            return Err("it is no file of this user's".to_owned());
+            return Err(NotLoaded::Foreign);
         }
         let mut bytes = Vec::new();
         let most = MOST_BYTES as u64 + 1;
-        file.take(most).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
-        parse(&bytes).map_err(|broken| broken.to_string())
+        file.take(most).read_to_end(&mut bytes)?;
+        Ok(parse(&bytes)?)
     }
 
     /// Saves the bytes, in one step: a concurrent reader sees the old file or the new one.
@@ -109,7 +123,7 @@ impl Folder {
 }
 
 fn flags(more: OFlags) -> i32 {
-    i32::try_from((OFlags::NOFOLLOW | OFlags::NOCTTY | more).bits()).unwrap_or(0)
+    (OFlags::NOFOLLOW | OFlags::NOCTTY | more).bits().cast_signed()
 }
 
 /// Temporary name of a file: different from all others of this process, and of a process with its PID in another PID
@@ -164,10 +178,10 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let folder = Folder(home.path().join("a/b"));
         let path = folder.path_of(ID);
-        assert_eq!(folder.load(&path), Ok(Vec::new()));
+        assert_eq!(folder.load(&path).unwrap(), []);
         for _ in 0..2 {
             folder.save(&path, &bytes(&sites())).unwrap();
-            assert_eq!(folder.load(&path), Ok(sites()));
+            assert_eq!(folder.load(&path).unwrap(), sites());
         }
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&path), mode(&folder.0)), (0o600, 0o700));

@@ -64,7 +64,7 @@ impl FileStore {
 
     /// Warns of a store in memory, and of a device known to be too small: both are reported, neither is refused.
     fn say_what_it_stands_on(&self, opening: &Opening) {
-        if rustix::fs::fstatfs(&self.directory).is_ok_and(|is| is_memory(u64::try_from(is.f_type).unwrap_or(0))) {
+        if rustix::fs::fstatfs(&self.directory).is_ok_and(|is| is_memory(is.f_type.cast_unsigned())) {
             (opening.say)(&format!(
                 "{} is memory (tmpfs): pages that leave the program still take memory of this machine",
                 self.name

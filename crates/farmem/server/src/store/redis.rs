@@ -96,7 +96,7 @@ impl RedisStore {
         }
         let tls = match url.tls.as_ref().map(connection::tls).transpose() {
             Ok(tls) => tls,
-            Err(cause) => return unfit(cause, "Name files in PEM form: ?ca=FILE, or ?cert=FILE&key=FILE."),
+            Err(cause) => return unfit(cause.to_string(), "Name files in PEM form: ?ca=FILE, or ?cert=FILE&key=FILE."),
         };
         let run = std::hash::RandomState::new().build_hasher().finish();
         let access = Access {

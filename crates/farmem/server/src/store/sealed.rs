@@ -16,6 +16,8 @@
 //!
 //! The store still sees the page numbers and times of reads and writes.
 
+use units::cast::index;
+
 use std::collections::HashMap;
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -149,8 +151,7 @@ struct Versions(HashMap<u32, HashMap<u64, Box<[Version; CHUNK_PAGES]>>>);
 
 impl Versions {
     fn place(page: u64) -> (u64, usize) {
-        // Smaller than a chunk.
-        (page / CHUNK_PAGES as u64, usize::try_from(page % CHUNK_PAGES as u64).unwrap_or(0))
+        (page / CHUNK_PAGES as u64, index(page % CHUNK_PAGES as u64))
     }
 
     fn get(&self, home: Home) -> Version {
@@ -293,7 +294,7 @@ impl Store for Sealed {
             let mut rest = &mut *buffer;
             let mut sealed = Vec::with_capacity(runs.len());
             for span in &spans {
-                let bytes = usize::try_from(span.pages).unwrap_or(0) * PAGE_BYTES_SEALED;
+                let bytes = index(span.pages) * PAGE_BYTES_SEALED;
                 let (bytes, others) = std::mem::take(&mut rest).split_at_mut(bytes);
                 rest = others;
                 sealed.push(GetRun { home: span.home, bytes });

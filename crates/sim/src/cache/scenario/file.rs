@@ -78,6 +78,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use toml::Spanned;
+use units::cast::fits;
 use units::{Bytes, Fraction, WayMask, Ways};
 
 use llc::policy::Policy;
@@ -381,7 +382,8 @@ impl Reader<'_> {
             );
             return Err(self.bad(size.span().start, what));
         }
-        let sets = u32::try_from(bytes.0 / (u64::from(count) * LINE.0)).unwrap_or(u32::MAX);
+        // At most 1 GiB of lines.
+        let sets = fits(bytes.0 / (u64::from(count) * LINE.0));
         Ok(Shape { sets, ways: Ways(count), slices, replacement: replacement.unwrap_or(Replacement::Lru) })
     }
 

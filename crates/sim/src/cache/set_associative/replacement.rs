@@ -1,5 +1,7 @@
 //! State of the replacement policies, and their choice of the victim.
 
+use units::cast::fits;
+
 use super::{Replacement, Shape};
 
 /// State for all sets.
@@ -164,9 +166,10 @@ fn renumber(stamps: &mut [u32]) -> u32 {
     sorted.dedup();
     for stamp in stamps.iter_mut().filter(|stamp| **stamp != 0) {
         let rank = sorted.partition_point(|other| other < stamp);
-        *stamp = u32::try_from(rank + 1).unwrap_or(u32::MAX);
+        // There are fewer slots than stamps.
+        *stamp = fits(rank + 1);
     }
-    u32::try_from(sorted.len()).unwrap_or(u32::MAX)
+    fits(sorted.len())
 }
 
 /// Allowed way with the least stamp; the lowest of several.

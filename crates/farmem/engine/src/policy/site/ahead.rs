@@ -4,6 +4,7 @@ use super::super::stream::{self, Step, Stream};
 use super::super::{MAX_UNIT_LOG2, Run, pages_between, unit_around};
 use super::Sites;
 use super::fetch_plan::{Fault, FetchPlan, Kind, Limits, SERIES, Series};
+use crate::cast::fits;
 
 /// Pages brought at once when the rest of the unit can come in the background: 2^n.
 pub(super) const FIRST_PIECE_LOG2: u8 = 4;
@@ -129,7 +130,7 @@ impl Sites {
             self.active_before = self.active_now;
             self.active_now = 0;
         }
-        let epoch = u8::try_from(self.epoch % 255).unwrap_or(0) + 1;
+        let epoch = fits::<_, u8>(self.epoch % 255) + 1;
         let stream = &mut self.sites[asked.at].streams.stream[n];
         if stream.epoch != epoch {
             stream.epoch = epoch;
@@ -144,7 +145,7 @@ impl Sites {
         let stream = &mut self.sites[asked.at].streams.stream[n];
         stream.trigger = 0;
         let Some(most) = limit.checked_ilog2() else { return };
-        stream.depth = stream.depth.min(u8::try_from(most).unwrap_or(0));
+        stream.depth = stream.depth.min(fits(most));
         let up = stream.way == stream::UP;
         let mut edge = if up { stream.high } else { stream.low };
         let mut looked = 0;
@@ -165,7 +166,7 @@ impl Sites {
             return;
         }
         let run_pages = window.pages.min(1 << MAX_UNIT_LOG2);
-        let runs = u16::try_from(window.pages.div_ceil(run_pages)).unwrap_or(1);
+        let runs = fits(window.pages.div_ceil(run_pages));
         let held = if up { window.first_page } else { window.end_page() - 1 };
         let (first_page, stride) = if up {
             stream.high = window.end_page();
@@ -188,7 +189,7 @@ impl Sites {
         let from = if stream.trigger != 0 && stream.next != 0 { Some(stream.next) } else { None };
         stream.trigger = 0;
         let Some(most) = limit.checked_ilog2() else { return };
-        stream.depth = stream.depth.min(u8::try_from(most).unwrap_or(0)).min(MAX_STEPS_LOG2);
+        stream.depth = stream.depth.min(fits(most)).min(MAX_STEPS_LOG2);
         let Some(mut first) = from.or(stream.last.checked_add_signed(stride)) else { return };
         let rest_of_line = if line == 0 { u16::MAX } else { line.saturating_sub(stream.steps) };
         let wanted = (1u16 << stream.depth).min(rest_of_line);
@@ -223,7 +224,7 @@ impl Sites {
 fn fetch(asked: &Asked<'_, impl Fn(u64) -> bool>, unit: Run, step: Step, before: &Stream, limit: u32) -> Run {
     let page = asked.fault.page;
     // Only aligned runs that begin with this page: the pages before it were passed.
-    let aligned = u8::try_from(page.trailing_zeros()).unwrap_or(0);
+    let aligned = fits(page.trailing_zeros());
     let going_up = step == Step::Up && before.way == stream::UP;
     match asked.fault.kind {
         Kind::FirstTouch => {
@@ -231,7 +232,7 @@ fn fetch(asked: &Asked<'_, impl Fn(u64) -> bool>, unit: Run, step: Step, before:
             unit_around(page, log2.min(aligned).max(asked.room.base_log2)).within(asked.area)
         }
         Kind::Home if going_up && !asked.background() => {
-            let fits = u8::try_from(limit.max(1).ilog2()).unwrap_or(0);
+            let fits = fits(limit.max(1).ilog2());
             let largest = asked.room.max_unit_log2.min(fits);
             unit_around(page, before.depth.saturating_add(1).min(aligned).min(largest).max(asked.unit))
                 .within(asked.area)

@@ -12,6 +12,7 @@ use super::super::stream::{self, Streams};
 use super::super::{MAX_UNIT_LOG2, spread};
 use super::ahead::MAX_STEPS_LOG2;
 use super::{SITES, Site, Sites, WAYS};
+use crate::cast::{fits, index};
 
 /// Length of a profile, in bytes.
 pub const HABIT_BYTES: usize = 24;
@@ -53,7 +54,7 @@ impl SiteProfile {
         let (used, rest) = rest.split_first_chunk::<8>().unwrap_or((&[0; 8], &[]));
         let (samples, rest) = rest.split_first_chunk::<8>().unwrap_or((&[0; 8], &[]));
         let [stride_low, stride_high, depth, line_low, line_high, passing, _] = *rest else { return SiteProfile::NONE };
-        let far = i16::try_from(stream::NEAR_PAGES).unwrap_or(i16::MAX);
+        let far: i16 = fits(stream::NEAR_PAGES);
         SiteProfile {
             unit: unit.min(MAX_UNIT_LOG2 + 1),
             used: *used,
@@ -89,13 +90,15 @@ impl SiteProfile {
     /// Profile of a site; `None` when it has learned nothing.
     fn of_site(site: &Site, passing: bool) -> Option<SiteProfile> {
         let (used, samples) = site.density.kept();
-        let trusted = site.streams.trust >= stream::TRUSTED;
+        // The program may have written any step, also one that no site has.
+        let near = site.streams.stride.unsigned_abs() <= stream::NEAR_PAGES;
+        let trusted = near && site.streams.trust >= stream::TRUSTED;
         let learned = samples.iter().any(|samples| *samples > 0) || trusted;
         learned.then_some(SiteProfile {
             unit: site.unit.min(MAX_UNIT_LOG2 + 1),
             used,
             samples,
-            stride: if trusted { i16::try_from(site.streams.stride).unwrap_or(0) } else { 0 },
+            stride: if trusted { fits(site.streams.stride) } else { 0 },
             depth: if trusted { site.streams.depth.min(MAX_STEPS_LOG2) } else { 0 },
             line: if trusted { site.streams.line } else { 0 },
             passing,
@@ -162,7 +165,7 @@ impl Sites {
 
     /// First way of a site in the table.
     pub(super) fn set_of(address: u64) -> usize {
-        usize::try_from(spread(address) % ((SITES / WAYS) as u64)).unwrap_or(0) * WAYS
+        index(spread(address) % ((SITES / WAYS) as u64)) * WAYS
     }
 }
 
@@ -214,6 +217,17 @@ mod tests {
                 prop_assert_eq!(SiteProfile::of(&seed.habit.bytes()), seed.habit);
             }
         }
+    }
+
+    #[test]
+    fn a_step_that_no_site_has_is_not_saved() {
+        let site = |stride| Site {
+            address: 1,
+            streams: Streams { stride, trust: stream::TRUSTED, ..Streams::UNKNOWN },
+            ..Site::NONE
+        };
+        let stride = |stride| SiteProfile::of_site(&site(stride), false).map(|profile| profile.stride);
+        assert_eq!([stride(-4096), stride(4097), stride(i64::MIN)], [Some(-4096), None, None]);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::io::{self, BufReader, IoSlice, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -374,21 +375,47 @@ pub fn tls_failure(failure: &Failure) -> Option<&rustls::Error> {
     }
 }
 
+/// Reason why an encrypted connection cannot be configured.
+#[derive(Debug, thiserror::Error)]
+pub enum BadTls {
+    /// The file cannot be read as PEM.
+    #[error("{}: {cause}", file.display())]
+    Pem { file: PathBuf, cause: rustls::pki_types::pem::Error },
+    /// A certificate or its key is refused.
+    #[error("{}: {cause}", file.display())]
+    Certificate { file: PathBuf, cause: rustls::Error },
+    /// The file has no certificate.
+    #[error("{}: holds no certificate", .0.display())]
+    Empty(PathBuf),
+    /// The cipher suites fit no version of TLS.
+    #[error(transparent)]
+    Versions(rustls::Error),
+}
+
+impl BadTls {
+    fn pem(file: &Path, cause: rustls::pki_types::pem::Error) -> BadTls {
+        BadTls::Pem { file: file.to_owned(), cause }
+    }
+
+    fn certificate(file: &Path, cause: rustls::Error) -> BadTls {
+        BadTls::Certificate { file: file.to_owned(), cause }
+    }
+}
+
 /// Reads the certificates; all connections share the result.
 ///
 /// # Errors
-/// One line that names the file.
-pub fn tls(files: &TlsFiles) -> Result<Arc<rustls::ClientConfig>, String> {
+/// The file, and its fault.
+pub fn tls(files: &TlsFiles) -> Result<Arc<rustls::ClientConfig>, BadTls> {
     let mut roots = rustls::RootCertStore::empty();
     match &files.authorities {
         Some(file) => {
-            let named = |error: &dyn fmt::Display| format!("{}: {error}", file.display());
-            for certificate in CertificateDer::pem_file_iter(file).map_err(|error| named(&error))? {
-                let certificate = certificate.map_err(|error| named(&error))?;
-                roots.add(certificate).map_err(|error| named(&error))?;
+            for certificate in CertificateDer::pem_file_iter(file).map_err(|error| BadTls::pem(file, error))? {
+                let certificate = certificate.map_err(|error| BadTls::pem(file, error))?;
+                roots.add(certificate).map_err(|error| BadTls::certificate(file, error))?;
             }
             if roots.is_empty() {
-                return Err(named(&"holds no certificate"));
+                return Err(BadTls::Empty(file.clone()));
             }
         }
         None => {
@@ -397,16 +424,16 @@ pub fn tls(files: &TlsFiles) -> Result<Arc<rustls::ClientConfig>, String> {
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = rustls::ClientConfig::builder_with_provider(provider);
-    let builder = builder.with_safe_default_protocol_versions().map_err(|error| error.to_string())?;
+    let builder = builder.with_safe_default_protocol_versions().map_err(BadTls::Versions)?;
     let builder = builder.with_root_certificates(roots);
     let Some((certificate, key)) = &files.own else {
         return Ok(Arc::new(builder.with_no_client_auth()));
     };
-    let named = |file: &std::path::Path, error: &dyn fmt::Display| format!("{}: {error}", file.display());
     let chain = CertificateDer::pem_file_iter(certificate).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    let chain = chain.map_err(|error| named(certificate, &error))?;
-    let key_read = PrivateKeyDer::from_pem_file(key).map_err(|error| named(key, &error))?;
-    let config = builder.with_client_auth_cert(chain, key_read).map_err(|error| named(certificate, &error))?;
+    let chain = chain.map_err(|error| BadTls::pem(certificate, error))?;
+    let key_read = PrivateKeyDer::from_pem_file(key).map_err(|error| BadTls::pem(key, error))?;
+    let config = builder.with_client_auth_cert(chain, key_read);
+    let config = config.map_err(|error| BadTls::certificate(certificate, error))?;
     Ok(Arc::new(config))
 }
 

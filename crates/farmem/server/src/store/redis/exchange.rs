@@ -9,7 +9,7 @@ use super::answers::{self, Info, Verdict};
 use super::blocks;
 use super::connection::{Access, Connection, Failure};
 use super::node::Node;
-use super::resp::{Reply, Requests};
+use super::resp::{ErrorLine, Reply, Requests};
 use super::topology::Topology;
 use super::work::{Asking, Work};
 use crate::store::Say;
@@ -335,7 +335,7 @@ impl Exchange {
         for (place, &index) in group.indices.iter().enumerate() {
             match work.reply(index, connection.input()) {
                 Ok(Ok(())) => (),
-                Ok(Err(line)) => {
+                Ok(Err(ErrorLine(line))) => {
                     let ask = match answers::verdict(&line) {
                         Verdict::Ask(host) => Some(host),
                         _ => None,

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
+use units::cast::index;
+
 use super::blocks::Block;
 
 /// A bit for each block, in chunks of 4096: 256 MiB of pages take 512 bytes.
@@ -12,7 +14,7 @@ pub struct Live {
 }
 
 fn place(block: Block) -> ((u32, u64), usize, u64) {
-    let within = usize::try_from(block.number % 4096).unwrap_or(0);
+    let within = index(block.number % 4096);
     ((block.layer, block.number / 4096), within / 64, 1 << (within % 64))
 }
 

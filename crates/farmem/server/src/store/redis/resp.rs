@@ -87,7 +87,7 @@ impl<'a> Requests<'a> {
         let mut start = digits.len();
         loop {
             start -= 1;
-            digits[start] = b'0' + u8::try_from(number % 10).unwrap_or(0);
+            digits[start] = b'0' + units::cast::fits::<_, u8>(number % 10);
             number /= 10;
             if number == 0 {
                 break;
@@ -173,6 +173,10 @@ fn take_from(left: &mut usize, bytes: usize) -> io::Result<()> {
     Ok(())
 }
 
+/// Error line of the server, without its `-`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ErrorLine(pub String);
+
 /// Reads the reply to a request for the pages of one hash into their places, and tells the value in each place.
 /// `Ok(Err(line))` is an error line from the server.
 ///
@@ -182,14 +186,14 @@ pub fn pages<'a>(
     input: &mut impl BufRead,
     places: impl ExactSizeIterator<Item = &'a mut [u8]>,
     mut each: impl FnMut(usize, Field),
-) -> io::Result<Result<(), String>> {
+) -> io::Result<Result<(), ErrorLine>> {
     let mut first = line(input)?;
     // The answer to ASKING, which is sent once.
     if first == b"+OK" {
         first = line(input)?;
     }
     match first.split_first() {
-        Some((b'-', text)) => return Ok(Err(String::from_utf8_lossy(text).into_owned())),
+        Some((b'-', text)) => return Ok(Err(ErrorLine(String::from_utf8_lossy(text).into_owned()))),
         Some((b'*', text)) if length(text, ARRAY_LENGTH_MAX)? == Some(places.len()) => (),
         _ => return Err(malformed("another number of values than was asked for")),
     }
@@ -376,7 +380,7 @@ mod tests {
     fn an_error_instead_of_pages_is_the_servers() {
         let mut place = [0; 4];
         let answer = pages(&mut &b"-MOVED 1 h:1\r\n"[..], place.chunks_mut(4), |_, _| ()).unwrap();
-        assert_eq!(answer, Err("MOVED 1 h:1".to_owned()));
+        assert_eq!(answer, Err(ErrorLine("MOVED 1 h:1".to_owned())));
         let wrong = pages(&mut &b"*2\r\n"[..], place.chunks_mut(4), |_, _| ()).unwrap_err();
         assert_eq!(wrong.kind(), io::ErrorKind::InvalidData);
     }

@@ -4,7 +4,7 @@ use std::io::{self, BufReader};
 
 use super::blocks::{self, Block, FIELDS, Part};
 use super::connection::Stream;
-use super::resp::{self, Field, Reply, Requests};
+use super::resp::{self, ErrorLine, Field, Reply, Requests};
 use crate::store::{GetRun, Home, PAGE_BYTES, PutRun, Span};
 
 /// List of blocks, and an idempotent operation on each.
@@ -20,7 +20,7 @@ pub trait Work {
     /// Appends the requests, each after the prefix of `asking`.
     fn request<'s>(&'s self, index: usize, key: &[u8], asking: Asking, out: &mut Requests<'s>);
     /// Reads all replies to them, also after an error line; that is returned as `Ok(Err(line))`.
-    fn reply(&mut self, index: usize, input: &mut BufReader<Stream>) -> io::Result<Result<(), String>>;
+    fn reply(&mut self, index: usize, input: &mut BufReader<Stream>) -> io::Result<Result<(), ErrorLine>>;
 }
 
 /// Whether the pages are migrating to this node. Then every request needs the prefix ASKING, whose `+OK` is skipped.
@@ -108,7 +108,7 @@ impl Work for Puts<'_> {
         out.request(&[b"EXPIRE", key, self.ttl_seconds.as_bytes()]);
     }
 
-    fn reply(&mut self, _: usize, input: &mut BufReader<Stream>) -> io::Result<Result<(), String>> {
+    fn reply(&mut self, _: usize, input: &mut BufReader<Stream>) -> io::Result<Result<(), ErrorLine>> {
         integers(input, 2)
     }
 }
@@ -161,7 +161,7 @@ impl Work for Gets<'_> {
         }
     }
 
-    fn reply(&mut self, index: usize, input: &mut BufReader<Stream>) -> io::Result<Result<(), String>> {
+    fn reply(&mut self, index: usize, input: &mut BufReader<Stream>) -> io::Result<Result<(), ErrorLine>> {
         let (block, places) = &mut self.blocks[index];
         let fields: Vec<usize> = places.iter().map(|(field, _)| *field).collect();
         let lost = &mut self.lost;
@@ -227,7 +227,7 @@ impl Work for Forgets {
         }
     }
 
-    fn reply(&mut self, _: usize, input: &mut BufReader<Stream>) -> io::Result<Result<(), String>> {
+    fn reply(&mut self, _: usize, input: &mut BufReader<Stream>) -> io::Result<Result<(), ErrorLine>> {
         integers(input, 1)
     }
 }
@@ -263,14 +263,14 @@ impl Work for Leases<'_> {
         out.request(&[b"EXPIRE", key, self.ttl_seconds.as_bytes()]);
     }
 
-    fn reply(&mut self, _: usize, input: &mut BufReader<Stream>) -> io::Result<Result<(), String>> {
+    fn reply(&mut self, _: usize, input: &mut BufReader<Stream>) -> io::Result<Result<(), ErrorLine>> {
         integers(input, 1)
     }
 }
 
 /// Reads `count` integer replies, and returns the first error line among them. The answer to ASKING may come before
 /// each.
-fn integers(input: &mut BufReader<Stream>, count: usize) -> io::Result<Result<(), String>> {
+fn integers(input: &mut BufReader<Stream>, count: usize) -> io::Result<Result<(), ErrorLine>> {
     let mut said = Ok(());
     for _ in 0..count {
         let mut reply = resp::reply(input)?;
@@ -279,7 +279,7 @@ fn integers(input: &mut BufReader<Stream>, count: usize) -> io::Result<Result<()
         }
         match reply {
             Reply::Integer(_) => (),
-            Reply::Error(line) => said = said.and(Err(line)),
+            Reply::Error(line) => said = said.and(Err(ErrorLine(line))),
             _ => return Err(io::Error::new(io::ErrorKind::InvalidData, "the answer is not understood: no number")),
         }
     }
