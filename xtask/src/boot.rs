@@ -21,6 +21,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
+use units::Bytes;
+use units::cast::index;
 
 use crate::command::{cargo, output, program, require, run as run_program};
 use crate::failures;
@@ -50,7 +52,8 @@ pub struct Options {
     /// Ask the mirror with a package index of our own, also when the host's knows a kernel
     #[arg(long)]
     fresh_index: bool,
-    /// Number of machines at a time (default: one per processor, since each keeps one busy, but at most 4)
+    /// Number of machines at a time (default: three for two processors, since each waits for a part of its time, but at
+    /// most 4)
     #[arg(long)]
     at_once: Option<usize>,
     /// A machine that takes longer than this many seconds has failed
@@ -123,14 +126,24 @@ pub fn prepare(options: &Options) -> Result<Machines> {
             name: format!("{}/{levels}", kernel.series),
         })
     });
-    let processors = || std::thread::available_parallelism().map_or(1, NonZeroUsize::get).min(4);
-    let at_once = options.at_once.unwrap_or_else(processors).max(1);
+    let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let at_once = options.at_once.unwrap_or((processors * 3 / 2).min(4)).max(1);
     Ok(Machines { machines: machines.collect(), at_once, write: options.write })
 }
 
 impl Machines {
     /// Boots all of them, a number at a time and the ones with all tests first.
     pub fn boot(&self) -> Reports {
+        self.boot_at_once(self.at_once)
+    }
+
+    /// Boots all of them, no more at a time than this memory holds; `None` when it holds none.
+    pub fn boot_within(&self, memory: Bytes) -> Option<Reports> {
+        let fit = index(memory.0 / (machine::MEMORY_MIB << 20));
+        (fit > 0).then(|| self.boot_at_once(self.at_once.min(fit)))
+    }
+
+    fn boot_at_once(&self, at_once: usize) -> Reports {
         let (next, reports) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
         let mut longest_first: Vec<(usize, &Machine)> = self.machines.iter().enumerate().collect();
         longest_first.sort_by_key(|(_, machine)| machine.page_tables_only);
@@ -141,13 +154,8 @@ impl Machines {
                 reports.lock().unwrap_or_else(PoisonError::into_inner).insert(number, report);
             }
         };
-        std::thread::scope(|scope| (0..self.at_once).for_each(|_| drop(scope.spawn(work))));
+        std::thread::scope(|scope| (0..at_once).for_each(|_| drop(scope.spawn(work))));
         Reports(reports.into_inner().unwrap_or_else(PoisonError::into_inner).into_values().collect())
-    }
-
-    /// Memory in bytes of the machines that run at a time.
-    pub fn memory_bytes(&self) -> u64 {
-        (self.at_once.min(self.machines.len()) as u64) * (machine::MEMORY_MIB << 20)
     }
 
     /// Prints the reports, compares or writes `docs/kernels.md`, and counts the tests.

@@ -2,11 +2,14 @@
 
 use std::fs;
 use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
+use linux::Rooted;
+use linux::meminfo::meminfo;
+use units::Bytes;
 
-use crate::boot::Machines;
 use crate::tally::Tally;
 use crate::{boot, check, failures, header_check, live, workspace};
 
@@ -40,30 +43,27 @@ fn step(tally: &mut Tally, name: &str, run: impl FnOnce() -> Result<Tally>) {
 }
 
 /// Memory that the live tests on this kernel use, with the programs that they start.
-const LIVE_TESTS_BYTES: u64 = 3 << 30;
+const LIVE_TESTS: Bytes = Bytes(3 << 30);
 
-/// Whether the machines fit into this host's memory beside the live tests.
-fn fit_beside_live_tests(machines: &Machines) -> bool {
-    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
-    let available_kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
-    available_kib.is_some_and(|kib| kib << 10 >= machines.memory_bytes() + LIVE_TESTS_BYTES)
+/// Memory that the live tests on this kernel leave.
+fn memory_beside_live_tests() -> Bytes {
+    let available = meminfo(&Rooted::host()).map_or(0, |memory| memory.available.0);
+    Bytes(available.saturating_sub(LIVE_TESTS.0))
 }
 
-/// The live tests on this kernel wait most of the time, so the virtual machines run at the same time.
+/// The live tests on this kernel wait most of the time, so the virtual machines run at the same time where memory
+/// suffices.
 fn live_tests(tally: &mut Tally) {
     let machines = with_clock("virtual machines: kernels and programs", || boot::prepare(&boot::Options::default()));
+    let memory = memory_beside_live_tests();
     std::thread::scope(|scope| {
-        let beside = machines.as_ref().ok().filter(|machines| fit_beside_live_tests(machines));
-        let booting = beside.map(|machines| scope.spawn(|| machines.boot()));
+        let booting = machines.as_ref().ok().map(|machines| scope.spawn(move || machines.boot_within(memory)));
         step(tally, "live tests on this kernel", || live::run_tests(None));
         step(tally, "live tests on Debian's kernels", || {
             let machines = machines.as_ref().map_err(|error| anyhow!("{error:#}"))?;
-            let reports = match booting {
-                Some(booting) => booting.join().map_err(|_| anyhow!("the virtual machines' thread panicked"))?,
-                None => machines.boot(),
-            };
-            Ok(machines.count(reports))
+            let reports = booting.map(ScopedJoinHandle::join).transpose();
+            let reports = reports.map_err(|_| anyhow!("the thread of the virtual machines panicked"))?.flatten();
+            Ok(machines.count(reports.unwrap_or_else(|| machines.boot())))
         });
     });
 }
@@ -71,7 +71,10 @@ fn live_tests(tally: &mut Tally) {
 /// Runs everything, also after a failure. The last line is `N passed, N failed, N skipped` and nothing else.
 pub fn run() -> Result<()> {
     let mut tally = Tally::default();
-    step(&mut tally, "check", check::run_all);
+    std::thread::scope(|scope| {
+        scope.spawn(boot::kernels::fetch);
+        step(&mut tally, "check", check::run_all);
+    });
     step(&mut tally, "Debian's newest kernel headers", || {
         header_check::compare_with_newest().map(|()| Tally::default())
     });

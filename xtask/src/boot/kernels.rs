@@ -73,6 +73,12 @@ pub fn newest_headers() -> Result<PathBuf> {
     Ok(headers)
 }
 
+/// Downloads what later steps need. A failure is reported by the step, which tries again.
+pub fn fetch() {
+    drop(newest_headers());
+    ALL.iter().for_each(|kernel| drop(obtain(kernel, false)));
+}
+
 fn unpack(package: &Path, folder: &Path) -> Result<()> {
     output(program("dpkg").arg("-x").arg(package).arg(folder))?;
     // Megabytes, of no use after unpacking.
