@@ -4,7 +4,7 @@
 use std::process::Command;
 
 use access::probe::probe;
-use hugepages::standing::standings;
+use hugepages::backends::part_backends;
 use linux::Rooted;
 use linux::probe::HostFacts;
 use serde_json::{Map, Value, json};
@@ -28,7 +28,7 @@ pub fn of_this_host() -> Value {
         .iter()
         .map(|(requirement, capability)| (requirement.name().to_owned(), in_words(*requirement, capability)))
         .collect();
-    json!({ "facts": facts, "hugepages": standings(&facts, &backends), "larger": larger_than_memory(), "requirements": requirements })
+    json!({ "facts": facts, "hugepages": part_backends(&facts, &backends), "larger": larger_than_memory(), "requirements": requirements })
 }
 
 /// Asks the command itself, whose rule it is. Null where it is not built.

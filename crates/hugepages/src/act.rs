@@ -96,7 +96,7 @@ fn obstacle(state: WindowState, budget_left: Bytes, cgroup_headroom: Option<Byte
         return Some(Refusal::OverBudget);
     }
     // For a moment the old pages and the huge one are both charged.
-    cgroup_headroom.filter(|room| *room < PageSize::Huge.bytes()).map(|_| Refusal::CgroupLimit)
+    cgroup_headroom.filter(|headroom| *headroom < PageSize::Huge.bytes()).map(|_| Refusal::CgroupLimit)
 }
 
 /// Clears the accessed bit of a huge window with a TLB flush, so that the next access is sure to set it.
@@ -185,7 +185,7 @@ pub fn demote_all(program: &dyn Program, windows: &[Window]) -> Result<Split, Er
 
 /// Outcome of [`promote_full`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Made {
+pub struct FullPromotions {
     /// Windows that are huge now.
     pub windows: u64,
     /// The program replaced its address space (exec) meanwhile: earlier promotions are gone, and the rest was not
@@ -198,8 +198,12 @@ pub struct Made {
 ///
 /// # Errors
 /// `Gone` when the process ended.
-pub fn promote_full(program: &dyn Program, windows: &[Window], rest: &mut dyn FnMut(Duration)) -> Result<Made, Error> {
-    let mut made = Made::default();
+pub fn promote_full(
+    program: &dyn Program,
+    windows: &[Window],
+    rest: &mut dyn FnMut(Duration),
+) -> Result<FullPromotions, Error> {
+    let mut made = FullPromotions::default();
     for window in windows {
         program.preallocate();
         let begun = Instant::now();
@@ -208,7 +212,7 @@ pub fn promote_full(program: &dyn Program, windows: &[Window], rest: &mut dyn Fn
             Promoted::Yes { .. } => made.windows += 1,
             Promoted::Already | Promoted::No(_) => {}
             Promoted::Astray(split) => {
-                made = Made { windows: u64::from(matches!(split, Demoted::No)), is_another: true };
+                made = FullPromotions { windows: u64::from(matches!(split, Demoted::No)), is_another: true };
                 break;
             }
         }
@@ -257,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cgroup_must_have_room_for_the_copy() {
+    fn a_cgroup_must_have_headroom_for_the_copy() {
         assert_eq!(obstacle(DENSE, Bytes(0), Some(Bytes::mib(1))), Some(Refusal::CgroupLimit));
         assert_eq!(obstacle(DENSE, Bytes(0), Some(Bytes::mib(2))), None);
     }

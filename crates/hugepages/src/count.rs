@@ -15,7 +15,7 @@
 //! Before Linux 6.7, without `PAGEMAP_SCAN`, some windows with an unmapped or protected part are not found.
 //!
 //! Not seen: shared memory, hugetlbfs, and memory unmapped since. Frames need CAP_SYS_ADMIN; without it, failed and
-//! downgraded windows are not told apart, and the result says so.
+//! downgraded windows are not distinguished, and the result says so.
 
 mod kind;
 mod rule;
@@ -37,7 +37,7 @@ use serde::Serialize;
 use units::{Bytes, PAGES_PER_WINDOW, PageSize, Pages, Window};
 
 pub use kind::{Kind, kinds};
-use rule::{Base, Fate, Frames, Giving, Held, Place, Tally};
+use rule::{Base, Contents, Extent, Fate, Frames, Giving, Tally};
 
 /// The windows of one kind of memory, or of all.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -133,7 +133,7 @@ impl Counted {
     }
 }
 
-/// Counts the superpages of `pid` once. To count again and again, keep a [`Counter`].
+/// Counts the superpages of `pid` once. To count repeatedly, keep a [`Counter`].
 ///
 /// # Errors
 /// `Gone` if the process ended, `Denied` without ptrace access.
@@ -143,7 +143,7 @@ pub fn count(files: &impl KernelFiles, pid: Pid) -> Result<Counted, Error> {
 
 /// Limit of small-page windows examined in one count: 32 GiB. Windows beyond it count as touched and not huge, for an
 /// unknown reason.
-const LOOKED_INTO_MAX: u64 = 16 << 10;
+const WINDOWS_READ_MAX: u64 = 16 << 10;
 
 /// `smaps` is read again without need only after this multiple of its cost.
 const SMAPS_EVERY: u32 = 100;
@@ -151,7 +151,7 @@ const SMAPS_EVERY: u32 = 100;
 /// Shortest time between two such reads.
 const SMAPS_EVERY_MIN: Duration = Duration::from_secs(5);
 
-/// Counts the superpages of one process again and again, cheaply.
+/// Counts the superpages of one process repeatedly, cheaply.
 #[derive(Debug)]
 pub struct Counter {
     pid: Pid,
@@ -201,12 +201,12 @@ impl Counter {
         self.know_advice(files, &mappings)?;
         let forbidden = status::status(files, self.pid)?.huge_pages == HugePages::Forbidden;
         let giving = Giving { enabled: enabled_for_huge(files)?, forbidden };
-        let mut look = Look {
+        let mut counting = Counting {
             pagemap: Pagemap::open(self.pid)?,
             pid: self.pid,
             small_sizes: gives_small_sizes(files)?,
             frames: None,
-            looked_into: 0,
+            windows_read: 0,
             why_not_known: String::new(),
             tallies: BTreeMap::new(),
             edges: BTreeMap::new(),
@@ -217,12 +217,12 @@ impl Counter {
         for (mapping, kind) in mappings.iter().zip(kinds(&mappings)) {
             let Some(kind) = kind else { continue };
             let flags = self.advice.as_ref().and_then(|advice| advice.on(mapping)).unwrap_or_default();
-            look.at(mapping, kind, flags, giving)?;
+            counting.at(mapping, kind, flags, giving)?;
         }
-        look.at_edges()?;
-        self.judged = std::mem::take(&mut look.judged);
+        counting.at_edges()?;
+        self.judged = std::mem::take(&mut counting.judged);
         self.has_memory(files)?;
-        Ok(look.counted(forbidden))
+        Ok(counting.counted(forbidden))
     }
 
     /// A process on its way out has no memory any more, and must not be taken for one without huge pages.
@@ -286,8 +286,8 @@ pub fn huge_windows(files: &impl KernelFiles, pid: Pid) -> Result<Vec<Window>, E
     let pagemap = Pagemap::open(pid)?;
     let mut huge = Vec::new();
     for mapping in maps::maps(files, pid)?.iter().filter(|mapping| mapping.is_anonymous()) {
-        let held = windows_of(&pagemap, pid, mapping)?;
-        huge.extend(held.into_iter().filter(|(_, held)| held.is_huge()).map(|(window, _)| window));
+        let contents = windows_of(&pagemap, pid, mapping)?;
+        huge.extend(contents.into_iter().filter(|(_, contents)| contents.is_huge()).map(|(window, _)| window));
     }
     Ok(huge)
 }
@@ -300,26 +300,26 @@ pub fn full_windows(files: &impl KernelFiles, pid: Pid) -> Result<Vec<Window>, E
     let pagemap = Pagemap::open(pid)?;
     let mut full = Vec::new();
     for mapping in maps::maps(files, pid)?.iter().filter(|mapping| mapping.is_anonymous()) {
-        let held = windows_of(&pagemap, pid, mapping)?.into_iter();
-        full.extend(held.filter(|(_, held)| held.is_full()).map(|(window, _)| window));
+        let contents = windows_of(&pagemap, pid, mapping)?.into_iter();
+        full.extend(contents.filter(|(_, contents)| contents.is_full()).map(|(window, _)| window));
     }
     Ok(full)
 }
 
 /// Contents of a mapping's windows; empty windows are left out.
-fn windows_of(pagemap: &Pagemap, pid: Pid, mapping: &Mapping) -> Result<BTreeMap<Window, Held>, Error> {
+fn windows_of(pagemap: &Pagemap, pid: Pid, mapping: &Mapping) -> Result<BTreeMap<Window, Contents>, Error> {
     let mut windows = BTreeMap::new();
     match pagemap.scan(mapping.range) {
-        Ok(runs) => rule::held(&mut windows, &runs),
+        Ok(runs) => rule::contents(&mut windows, &runs),
         Err(Error::Unsupported(_)) => {
             // Before Linux 6.7.
             let viewer = Viewer::by_frames(pid)?;
             for window in mapping.range.touched_windows() {
                 let state = viewer.window(window)?;
                 let huge = if state.huge { PAGES_PER_WINDOW as u64 } else { 0 };
-                let held = Held { resident: state.resident.0, swapped: state.swapped.0, huge };
-                if held.is_touched() {
-                    windows.insert(window, held);
+                let contents = Contents { resident: state.resident.0, swapped: state.swapped.0, huge };
+                if contents.is_touched() {
+                    windows.insert(window, contents);
                 }
             }
         }
@@ -329,13 +329,13 @@ fn windows_of(pagemap: &Pagemap, pid: Pid, mapping: &Mapping) -> Result<BTreeMap
 }
 
 /// One count.
-struct Look {
+struct Counting {
     pid: Pid,
     pagemap: Pagemap,
     small_sizes: bool,
     /// Opened when it is first needed.
     frames: Option<Result<FrameTable, Error>>,
-    looked_into: u64,
+    windows_read: u64,
     why_not_known: String,
     tallies: BTreeMap<Kind, Tally>,
     /// Windows over the edge of mappings.
@@ -357,7 +357,7 @@ struct Edge {
     resident: u64,
 }
 
-impl Look {
+impl Counting {
     fn at(&mut self, mapping: &Mapping, kind: Kind, flags: VmFlags, giving: Giving) -> Result<(), Error> {
         let would_get = rule::would_get(mapping, flags, giving);
         let wanted = rule::may_have_been_huge(mapping, flags, giving);
@@ -372,15 +372,15 @@ impl Look {
             let found = windows.keys().filter(|window| mapping.range.covers(window.range())).count() as u64;
             tally.reserved += (whole.len() as u64).saturating_sub(found);
         }
-        for (window, held) in windows {
+        for (window, contents) in windows {
             if !mapping.range.covers(window.range()) {
                 let edge = self.edges.entry(window).or_insert(Edge { kind, wanted, resident: 0 });
                 edge.wanted |= wanted;
-                edge.resident += held.resident;
+                edge.resident += contents.resident;
                 continue;
             }
-            let look_closer = mapping.is_anonymous() && wanted;
-            let fate = self.fate(window, held, Place::Whole, look_closer)?;
+            let read_frames = mapping.is_anonymous() && wanted;
+            let fate = self.fate(window, contents, Extent::Whole, read_frames)?;
             self.tallies.entry(kind).or_default().add(would_get, fate);
         }
         Ok(())
@@ -390,8 +390,8 @@ impl Look {
     fn at_edges(&mut self) -> Result<(), Error> {
         for (window, Edge { kind, wanted, resident }) in std::mem::take(&mut self.edges) {
             if kind != Kind::Code && resident > 0 {
-                let place = if wanted { Place::Edge } else { Place::Unwanted };
-                let fate = self.fate(window, Held { resident, ..Held::default() }, place, true)?;
+                let extent = if wanted { Extent::Edge } else { Extent::Unwanted };
+                let fate = self.fate(window, Contents { resident, ..Contents::default() }, extent, true)?;
                 // An unknown fate is most likely the apparent one: memory at the edge of a mapping.
                 self.tallies.entry(kind).or_default().add(false, fate);
             }
@@ -400,40 +400,41 @@ impl Look {
     }
 
     /// Fate of a window; its frames are read where they could decide it.
-    fn fate(&mut self, window: Window, held: Held, place: Place, look_closer: bool) -> Result<Fate, Error> {
-        if held.is_huge() || held.resident == 0 || !(look_closer || self.small_sizes) {
-            return Ok(rule::fate(held, Some(false)));
+    fn fate(&mut self, window: Window, contents: Contents, extent: Extent, read_frames: bool) -> Result<Fate, Error> {
+        if contents.is_huge() || contents.resident == 0 || !(read_frames || self.small_sizes) {
+            return Ok(rule::fate(contents, Some(false)));
         }
         if !self.small_sizes
-            && let Some((_, once_huge)) = self.before.get(&window).filter(|(resident, _)| *resident == held.resident)
+            && let Some((_, once_huge)) =
+                self.before.get(&window).filter(|(resident, _)| *resident == contents.resident)
             && once_huge.is_some()
         {
             let once_huge = *once_huge;
-            self.judged.insert(window, (held.resident, once_huge));
-            return Ok(rule::fate(held, once_huge));
+            self.judged.insert(window, (contents.resident, once_huge));
+            return Ok(rule::fate(contents, once_huge));
         }
-        if self.looked_into >= LOOKED_INTO_MAX {
-            self.why_not_known = format!("only {LOOKED_INTO_MAX} windows of small pages were looked into");
-            return Ok(rule::fate(held, None));
+        if self.windows_read >= WINDOWS_READ_MAX {
+            self.why_not_known = format!("only {WINDOWS_READ_MAX} windows of small pages were examined");
+            return Ok(rule::fate(contents, None));
         }
-        self.looked_into += 1;
+        self.windows_read += 1;
         let entries = self.pagemap.entries(window.range())?;
         let in_blocks = if self.small_sizes { self.blocks_of(&entries) } else { Vec::new() };
-        if !look_closer {
-            return Ok(rule::fate(held, Some(false)));
+        if !read_frames {
+            return Ok(rule::fate(contents, Some(false)));
         }
         let frames = rule::frames(&entries, |page| in_blocks.get(page).copied().unwrap_or(false));
         if frames == Frames::Hidden {
             self.why_not_known = "frame numbers are shown only with CAP_SYS_ADMIN".to_owned();
         }
-        let one_block_still = match (frames, place) {
-            (Frames::Base(base), Place::Edge) if base.fits < rule::FIT_AT_EDGE => self.is_one_block_still(base),
-            (Frames::Base(base), Place::Unwanted) => self.is_one_block_still(base),
+        let one_block_still = match (frames, extent) {
+            (Frames::Base(base), Extent::Edge) if base.fits < rule::FIT_AT_EDGE => self.is_one_block_still(base),
+            (Frames::Base(base), Extent::Unwanted) => self.is_one_block_still(base),
             _ => false,
         };
-        let once_huge = rule::once_huge(frames, held.resident, place, one_block_still);
-        self.judged.insert(window, (held.resident, once_huge));
-        Ok(rule::fate(held, once_huge))
+        let once_huge = rule::once_huge(frames, contents.resident, extent, one_block_still);
+        self.judged.insert(window, (contents.resident, once_huge));
+        Ok(rule::fate(contents, once_huge))
     }
 
     fn frame_table(&mut self) -> Result<&FrameTable, &Error> {

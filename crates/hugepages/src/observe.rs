@@ -18,10 +18,10 @@ pub struct HugeWindow {
     pub idle_rounds: u32,
     /// Its accessed bit was cleared with a flush at the end of the last round.
     pub probed: bool,
-    /// It was asked to split and did not (locked memory), or was given back before and became huge again without
+    /// It was asked to split and did not (locked memory), or was split before and became huge again without
     /// masu: it is left as it is.
     pub left_alone: bool,
-    /// Times that masu gave it back before it promoted it again.
+    /// Number of splits by masu before it promoted the window again.
     pub times_split: u32,
 }
 
@@ -60,7 +60,7 @@ pub struct Observed {
 }
 
 /// Joins an access map with the mappings of the same moment. Windows without any mapping are left out.
-pub fn observe(map: &AccessMap, mappings: &[Mapping], known: &BTreeMap<Window, HugeWindow>, s: Settings) -> Observed {
+pub fn observe(map: &AccessMap, mappings: &[Mapping], states: &BTreeMap<Window, HugeWindow>, s: Settings) -> Observed {
     let mut observed = Observed::default();
     let mut ahead = mappings;
     for heat in &map.windows {
@@ -71,7 +71,7 @@ pub fn observe(map: &AccessMap, mappings: &[Mapping], known: &BTreeMap<Window, H
         let Some(mapping) = ahead.first().filter(|mapping| mapping.range.intersection(range).is_some()) else {
             continue;
         };
-        let view = view(map, heat, known.get(&heat.window), s);
+        let view = view(map, heat, states.get(&heat.window), s);
         match eligible(mapping, heat) {
             Ok(()) => observed.windows.push(view),
             Err(why) if view.hot >= hot_pages_needed(s.hot_fraction) => {
@@ -94,22 +94,22 @@ fn eligible(mapping: &Mapping, heat: &WindowHeat) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn view(map: &AccessMap, heat: &WindowHeat, known: Option<&HugeWindow>, s: Settings) -> WindowView {
+fn view(map: &AccessMap, heat: &WindowHeat, state: Option<&HugeWindow>, s: Settings) -> WindowView {
     let present = Pages(u64::from(heat.present.count()));
     // Residency carries no information on use: a resident page counts as used.
     let (hot, walks) = match map.backend {
         Backend::Residency => (present, Rate::per_second(f64::from(heat.present.count()))),
         _ => map.heat(heat, s.hot_rate),
     };
-    let huge = heat.huge.then(|| known.copied().unwrap_or_default().view());
+    let huge = heat.huge.then(|| state.copied().unwrap_or_default().view());
     WindowView { window: heat.window, hot, resident: present, walks, huge, preference: None }
 }
 
 /// The windows as they were before masu promoted any: the input of the what-if table.
-pub fn before_promotion(windows: &[WindowView], known: &BTreeMap<Window, HugeWindow>) -> Vec<Evidence> {
+pub fn before_promotion(windows: &[WindowView], states: &BTreeMap<Window, HugeWindow>) -> Vec<Evidence> {
     windows
         .iter()
-        .map(|view| match known.get(&view.window).and_then(|known| known.before) {
+        .map(|view| match states.get(&view.window).and_then(|state| state.before) {
             Some(Before { hot, resident, walks, observation }) if view.huge.is_some() => {
                 Evidence { view: WindowView { hot, resident, walks, huge: None, ..*view }, observation }
             }
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn cold_windows_that_cannot_be_huge_are_nobodys_business() {
+    fn cold_windows_that_cannot_be_huge_are_not_reported() {
         let mut map = all_hot();
         map.windows.iter_mut().for_each(WindowHeat::forget);
         let maps = mappings("a00000-c00000 r--p 00000000 08:01 77 /usr/lib/locale/locale-archive\n");
@@ -179,13 +179,13 @@ mod tests {
             walks: Rate::per_second(9.0),
             observation: Observation::CutShort,
         };
-        let known = BTreeMap::from([(Window(1), HugeWindow { before: Some(before), ..HugeWindow::default() })]);
+        let states = BTreeMap::from([(Window(1), HugeWindow { before: Some(before), ..HugeWindow::default() })]);
         let mut map = all_hot();
         map.windows.truncate(1);
         map.windows[0].huge = true;
-        let observed = observe(&map, &mappings("200000-400000 rw-p 00000000 00:00 0 \n"), &known, PAPER);
+        let observed = observe(&map, &mappings("200000-400000 rw-p 00000000 00:00 0 \n"), &states, PAPER);
         assert_eq!(observed.windows[0].huge.unwrap().resident_before, Some(Pages(200)));
-        let [Evidence { view, observation }] = before_promotion(&observed.windows, &known)[..] else {
+        let [Evidence { view, observation }] = before_promotion(&observed.windows, &states)[..] else {
             panic!("one window")
         };
         assert_eq!(

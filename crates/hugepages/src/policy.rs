@@ -1,4 +1,4 @@
-//! HPS's rule: which 2 MiB windows get a huge page, which give theirs back, and when to stop scanning.
+//! HPS's rule: promotion and split of 2 MiB windows, and end of scanning.
 //!
 //! Shimizu and Yamada, "アプリケーションレベルのメモリ管理を考慮した HugePage 割り当て機構", sections 3.2 and 5.2.2:
 //! for each 2 MiB window (512 pages), when at least a quarter of its pages are accessed frequently, make the window
@@ -14,9 +14,9 @@
 //! We differ:
 //! - **A budget.** A promotion costs `(512 − resident) · 4 KiB`; windows are taken by saved walks per byte until
 //!   `max_extra_rss` of the resident memory is spent. Windows that are fully resident cost nothing and go first.
-//! - **Demotion.** A huge window without an access for `idle_rounds` is given back if that returns memory. This comes
+//! - **Demotion.** A huge window without an access for `idle_rounds` is split if that returns memory. This comes
 //!   sooner (`idle_rounds_thin`) when most of it was never touched before its promotion. It comes later when it was
-//!   given back before and deserved a huge page again: the number of rounds doubles each time. Its translation may
+//!   split before and deserved a huge page again: the number of rounds doubles each time. Its translation may
 //!   just have stayed in the TLB, so it is first *probed*: its accessed bit is cleared with a flush, and one more
 //!   round must pass idle.
 //! - The program is asked to compact if it announced that it can (`track`); otherwise such windows are counted
@@ -36,7 +36,7 @@ pub struct Settings {
     pub hot_rate: Rate,
     /// Memory that promotion may add, as a fraction of the memory resident without it.
     pub max_extra_rss: Fraction,
-    /// Rounds without an access before a huge window is probed, then given back.
+    /// Rounds without an access before a huge window is probed, then split.
     pub idle_rounds: u32,
     /// The same for a window with less than half of its pages resident before promotion.
     pub idle_rounds_thin: u32,
@@ -97,7 +97,7 @@ pub struct HugeView {
     pub idle_rounds: u32,
     /// Its accessed bit was cleared with a flush at the end of the last round.
     pub probed: bool,
-    /// Times that masu gave it back, and it deserved a huge page again.
+    /// Number of splits by masu after which it deserved a huge page again.
     pub times_split: u32,
 }
 
@@ -114,7 +114,7 @@ pub enum Verdict {
     Keep,
     /// Huge and idle: clear its accessed bit with a flush, to be sure.
     Probe,
-    /// Give it back.
+    /// Split it.
     Demote,
 }
 
@@ -263,15 +263,15 @@ pub fn is_full(huge: HugeView) -> bool {
 }
 
 /// Idle rounds before a window is probed. A window swept every few seconds is idle in most rounds. It would be
-/// promoted and given back without end: each give-back was too early, so the next one comes twice as late.
+/// promoted and split without end: each split was too early, so the next one comes twice as late.
 fn idle_rounds_needed(huge: HugeView, s: Settings) -> u32 {
     let thin = huge.resident_before.is_some_and(|before| before.0 < PAGES_PER_WINDOW as u64 / 2);
     let first = if thin { s.idle_rounds_thin } else { s.idle_rounds };
     first.saturating_mul(1 << huge.times_split.min(6))
 }
 
-/// Whether a huge window is a candidate for being given back: from the second idle round on, later when it was given
-/// back too early before. A window swept every few seconds is idle in some rounds, and must not keep the program from
+/// Whether a huge window is a candidate for a split: from the second idle round on, later when it was
+/// split too early before. A window swept every few seconds is idle in some rounds, and must not keep the program from
 /// settling.
 pub fn is_split_candidate(huge: HugeView, s: Settings) -> bool {
     let half = idle_rounds_needed(huge, s).div_ceil(2);
@@ -328,7 +328,7 @@ const UNDECIDED_OF_WANTED: u64 = 32;
 
 /// Whether a longer observation would not change a verdict. The last scan has shown no other window that deserves a
 /// huge page. In addition, hardly a window is undecided, or the hot pages of those did not grow by a tenth in twice
-/// the time. Where pages are touched at random, all of them come in sight in time, a few at each scan: then a verdict
+/// the time. Where pages are touched at random, all of them are seen in time, a few at each scan: then a verdict
 /// on the first of them would depend on the length of the observation.
 pub fn is_steady(before: Option<Growth>, now: Growth) -> bool {
     let same_pages = |before: Growth| now.undecided_pages * 10 <= before.undecided_pages * 11;

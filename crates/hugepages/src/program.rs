@@ -64,7 +64,7 @@ pub trait Program {
     /// `Gone` when it ended.
     fn resident_exact(&self) -> Result<Bytes, Error>;
 
-    /// Room below the limit of its memory cgroup; `None` without a limit.
+    /// Headroom below the limit of its memory cgroup; `None` without a limit.
     fn cgroup_headroom(&self) -> Option<Bytes>;
 
     /// Whether the program used MADV_NOHUGEPAGE on the mapping around this window. Asked after a refusal, and in a
@@ -82,11 +82,11 @@ pub struct RunningProgram<F> {
     has_preallocated: Cell<bool>,
     /// Ranges with MADV_NOHUGEPAGE, and the end of their validity.
     unwanted: RefCell<Option<(Instant, Vec<AddressRange>)>>,
-    /// Room of its memory cgroup, and the time of the reading.
+    /// Headroom of its memory cgroup, and the time of the reading.
     headroom: Cell<Option<(Instant, Option<Bytes>)>>,
 }
 
-/// Validity of one reading of a cgroup's room, if it found more than could be used up meanwhile. The room takes a
+/// Validity of one reading of a cgroup's headroom, if it found more than could be used up meanwhile. It takes a
 /// dozen files, and windows come by the hundred in a second.
 const READ_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
@@ -140,7 +140,7 @@ impl<F: KernelFiles> Program for RunningProgram<F> {
         let viewer = Viewer::open(self.pid)?;
         // The number may belong to another process by now, and an ending process has no memory.
         if self.has_ended() || !viewer.is_current()? {
-            return Err(Error::of_process("look at", format!("the memory of process {}", self.pid), Errno::SRCH));
+            return Err(Error::of_process("read", format!("the memory of process {}", self.pid), Errno::SRCH));
         }
         *self.viewer.borrow_mut() = viewer;
         Ok(true)
@@ -183,15 +183,15 @@ impl<F: KernelFiles> Program for RunningProgram<F> {
     }
 
     fn cgroup_headroom(&self) -> Option<Bytes> {
-        let ample = |room: Option<Bytes>| room.is_none_or(|room| room >= AMPLE);
-        let last = self.headroom.get().filter(|(when, room)| when.elapsed() < READ_AGAIN_AFTER && ample(*room));
-        if let Some((_, room)) = last {
-            return room;
+        let ample = |headroom: Option<Bytes>| headroom.is_none_or(|headroom| headroom >= AMPLE);
+        let last = self.headroom.get().filter(|(when, headroom)| when.elapsed() < READ_AGAIN_AFTER && ample(*headroom));
+        if let Some((_, headroom)) = last {
+            return headroom;
         }
         // A cgroup that cannot be read gives us no limit to respect; the kernel still enforces it.
-        let room = cgroup::memory(&self.files, self.pid).ok().flatten().and_then(|memory| memory.headroom());
-        self.headroom.set(Some((Instant::now(), room)));
-        room
+        let headroom = cgroup::memory(&self.files, self.pid).ok().flatten().and_then(|memory| memory.headroom());
+        self.headroom.set(Some((Instant::now(), headroom)));
+        headroom
     }
 
     fn forbids(&self, window: Window) -> bool {

@@ -25,11 +25,11 @@ pub enum Refusal {
     OverBudget,
     /// The limit on huge pages of the program, its user or the host is reached by windows that save more.
     OverLimit,
-    /// Its memory cgroup has no room for a huge page.
+    /// Its memory cgroup has no headroom for a huge page.
     CgroupLimit,
     /// ENOMEM: the kernel found no huge page.
     NoHugePage,
-    /// EAGAIN: something held a page for a moment.
+    /// EAGAIN: a page was in use for a moment.
     TryAgain,
     /// EBUSY: a page is pinned or locked.
     Busy,
@@ -80,19 +80,19 @@ impl Refusal {
         match self {
             Refusal::NotAnonymous => "file pages or shared memory, which masu leaves alone".to_owned(),
             Refusal::CrossesMappings => "the mapping does not cover the whole 2 MiB window".to_owned(),
-            Refusal::Forbidden => "the program said MADV_NOHUGEPAGE there".to_owned(),
+            Refusal::Forbidden => "the program used MADV_NOHUGEPAGE there".to_owned(),
             Refusal::Shared => "a forked child, or KSM, shares pages of it".to_owned(),
             Refusal::Swapped => "part of it is in swap".to_owned(),
             Refusal::GuardPages => "it has guard pages".to_owned(),
-            Refusal::NotResident => "nothing of it is in memory any more".to_owned(),
+            Refusal::NotResident => "none of its pages is in memory any more".to_owned(),
             Refusal::OverBudget => "--max-extra-rss is spent".to_owned(),
             Refusal::OverLimit => "a limit on huge pages is reached by windows that save more".to_owned(),
-            Refusal::CgroupLimit => "no room in the program's memory cgroup".to_owned(),
+            Refusal::CgroupLimit => "no headroom in the program's memory cgroup".to_owned(),
             Refusal::NoHugePage => format!("the kernel found no free huge page ({})", symbol(Errno::NOMEM)),
             Refusal::TryAgain => format!("a page was in use for a moment ({})", symbol(Errno::AGAIN)),
             Refusal::Busy => format!("a page is pinned or locked ({})", symbol(Errno::BUSY)),
             Refusal::Invalid => format!("the kernel does not allow it there ({})", symbol(Errno::INVAL)),
-            Refusal::NotHugeAfterwards => "the kernel said yes, and the window is not huge".to_owned(),
+            Refusal::NotHugeAfterwards => "the kernel reported success, and the window is not huge".to_owned(),
             Refusal::Other => "another answer of the kernel".to_owned(),
         }
     }
@@ -126,14 +126,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_passing_refusal_is_tried_again_ever_later_and_a_lasting_one_never() {
+    fn a_temporary_refusal_is_retried_at_growing_intervals_and_a_permanent_one_never() {
         assert_eq!([1, 2, 3].map(|n| Refusal::TryAgain.retry_after_rounds(n)), [Some(2), Some(4), Some(8)]);
         assert_eq!(Refusal::TryAgain.retry_after_rounds(1000), Some(64));
         assert_eq!(Refusal::Forbidden.retry_after_rounds(1), None);
     }
 
     #[test]
-    fn what_the_kernel_calls_invalid_may_be_a_window_that_a_fork_left_read_only() {
+    fn an_invalid_window_may_be_one_that_a_fork_left_read_only() {
         assert_eq!(Refusal::Invalid.retry_after_rounds(1), Some(2));
     }
 }

@@ -82,7 +82,7 @@ pub struct Trimmer {
     settings: Settings,
     program: Box<dyn Program>,
     content: Box<dyn Content>,
-    known: BTreeMap<Window, HugeWindow>,
+    windows: BTreeMap<Window, HugeWindow>,
     /// Huge windows that did not split, and the number of attempts.
     refused: BTreeMap<Window, u32>,
     /// All huge windows, including those not sampled.
@@ -96,8 +96,8 @@ pub struct Trimmer {
     misses: u32,
 }
 
-/// Attempts after which a window that does not split counts as locked, and is left alone. A window may be held for a
-/// moment.
+/// Attempts after which a window that does not split counts as locked, and is left alone. A page may be in
+/// use for a moment.
 const REFUSED_MAX: u32 = 3;
 
 /// Splits without any return after which the kernel is taken not to return memory of a split.
@@ -122,7 +122,7 @@ impl Trimmer {
             settings,
             program,
             content,
-            known: BTreeMap::new(),
+            windows: BTreeMap::new(),
             refused: BTreeMap::new(),
             huge: BTreeSet::new(),
             split: BTreeMap::new(),
@@ -143,8 +143,8 @@ impl Trimmer {
         self.refused.values().filter(|times| **times >= REFUSED_MAX).count() as u64
     }
 
-    /// Scans, or continues the work of the last scan; gives back memory above the allowance. `now` is any monotonic
-    /// clock.
+    /// Scans, or continues the work of the last scan; splits windows while more memory is wasted than allowed. `now`
+    /// is any monotonic clock.
     ///
     /// # Errors
     /// `Gone` when the process ended; `Denied` when it changed its owner (exec of a set-uid program).
@@ -187,12 +187,12 @@ impl Trimmer {
         self.totals.scans += 1;
         let mut changed = self.content.is_new_memory()? | self.program.renew()?;
         if changed {
-            self.known.clear();
+            self.windows.clear();
             self.refused.clear();
             self.split.clear();
         }
         let huge = self.huge_windows()?;
-        self.known.retain(|window, _| huge.contains(window));
+        self.windows.retain(|window, _| huge.contains(window));
         self.refused.retain(|window, _| huge.contains(window));
         changed |= huge != self.huge;
         self.huge.clone_from(&huge);
@@ -223,22 +223,22 @@ impl Trimmer {
     /// Samples a window if it is due. True when it is new or has changed.
     fn sample(&mut self, window: Window) -> Result<bool, Error> {
         let scan = self.totals.scans;
-        if self.known.get(&window).is_some_and(|known| !known.is_due(scan)) {
+        if self.windows.get(&window).is_some_and(|huge_window| !huge_window.is_due(scan)) {
             return Ok(false);
         }
         let Some(sampled) = self.content.sample(window)? else {
-            return Ok(self.known.remove(&window).is_some());
+            return Ok(self.windows.remove(&window).is_some());
         };
-        if let Some(known) = self.known.get_mut(&window) {
-            return Ok(known.sample(sampled, scan, self.settings));
+        if let Some(huge_window) = self.windows.get_mut(&window) {
+            return Ok(huge_window.sample(sampled, scan, self.settings));
         }
-        let times = self.split.get(&window).map_or(0, |given| given.times);
-        self.known.insert(window, HugeWindow::first(sampled, scan, times));
+        let times = self.split.get(&window).map_or(0, |split_window| split_window.times);
+        self.windows.insert(window, HugeWindow::first(sampled, scan, times));
         Ok(true)
     }
 
     fn choose(&self) -> Result<Choice, Error> {
-        Ok(policy::choose(&self.known, self.program.resident()?, self.totals.scans, self.settings))
+        Ok(policy::choose(&self.windows, self.program.resident()?, self.totals.scans, self.settings))
     }
 
     /// Splits the chosen windows that are still. A count may change the choice, so it is repeated until it holds only
@@ -269,19 +269,19 @@ impl Trimmer {
     fn count(&mut self, window: Window, now: Duration) -> Result<(), Error> {
         let state = self.program.state(window)?.unwrap_or_default();
         if !state.huge {
-            self.known.remove(&window);
+            self.windows.remove(&window);
             self.huge.remove(&window);
             return Ok(());
         }
-        let Some(known) = self.known.get_mut(&window) else { return Ok(()) };
+        let Some(huge_window) = self.windows.get_mut(&window) else { return Ok(()) };
         if state.shared > Pages(0) || state.file > Pages(0) {
-            known.disturb(self.totals.scans);
+            huge_window.disturb(self.totals.scans);
             return Ok(());
         }
         self.totals.counted += 1;
-        match self.content.count(window)?.map(|zero| known.count(zero, now, self.totals.scans, self.settings)) {
+        match self.content.count(window)?.map(|zero| huge_window.count(zero, now, self.totals.scans, self.settings)) {
             None => {
-                self.known.remove(&window);
+                self.windows.remove(&window);
             }
             Some(Finding::Stable) => self.demote(window)?,
             Some(Finding::Unstable) => self.quiet = 0,
@@ -292,13 +292,13 @@ impl Trimmer {
 
     fn demote(&mut self, window: Window) -> Result<(), Error> {
         let outcome = act::demote(self.program.as_ref(), window)?;
-        let known = self.known.remove(&window);
+        let huge_window = self.windows.remove(&window);
         match outcome {
             Demoted::No => {
                 *self.refused.entry(window).or_insert(0) += 1;
-                if let Some(mut known) = known.filter(|_| !self.is_left_alone(window)) {
-                    known.disturb(self.totals.scans);
-                    self.known.insert(window, known);
+                if let Some(mut huge_window) = huge_window.filter(|_| !self.is_left_alone(window)) {
+                    huge_window.disturb(self.totals.scans);
+                    self.windows.insert(window, huge_window);
                 }
             }
             Demoted::Already { .. } => {
@@ -306,7 +306,7 @@ impl Trimmer {
             }
             Demoted::Yes { returned, resident } => {
                 self.huge.remove(&window);
-                let times = self.split.get(&window).map_or(0, |given| given.times) + 1;
+                let times = self.split.get(&window).map_or(0, |split_window| split_window.times) + 1;
                 let (since, due) = (self.totals.scans, self.totals.scans + 1);
                 self.split.insert(window, SplitWindow { times, resident, since, due, refused: 0 });
                 self.totals.demoted += 1;
@@ -320,22 +320,23 @@ impl Trimmer {
     /// Promotes windows that were split here and are fully resident now: that costs no memory.
     fn promote_again(&mut self, stop: &dyn Fn() -> bool, left: &mut usize) -> Result<(), Error> {
         let scan = self.totals.scans;
-        let due = self.split.iter().filter(|(window, given)| given.due <= scan && !self.huge.contains(window));
+        let due =
+            self.split.iter().filter(|(window, split_window)| split_window.due <= scan && !self.huge.contains(window));
         let due: Vec<Window> = due.map(|(window, _)| *window).collect();
         for window in due {
             if *left == 0 || stop() {
                 break;
             }
             let state = self.program.state(window)?.unwrap_or_default();
-            let Some(given) = self.split.get_mut(&window) else { continue };
+            let Some(split_window) = self.split.get_mut(&window) else { continue };
             if state.resident.0 + state.zero.0 + state.swapped.0 == 0 {
                 self.split.remove(&window); // unmapped or freed: its next content is new
                 continue;
             }
-            if state.resident != given.resident {
-                (given.resident, given.since) = (state.resident, scan);
+            if state.resident != split_window.resident {
+                (split_window.resident, split_window.since) = (state.resident, scan);
             }
-            given.due = policy::next_sample(given.since, scan, self.settings);
+            split_window.due = policy::next_sample(split_window.since, scan, self.settings);
             if state.huge || state.resident != Pages(PAGES_PER_WINDOW as u64) {
                 continue;
             }
@@ -352,8 +353,8 @@ impl Trimmer {
                     break;
                 }
                 Promoted::No(_) => {
-                    given.refused = given.refused.saturating_add(1);
-                    given.due = scan + (1 << given.refused.min(6));
+                    split_window.refused = split_window.refused.saturating_add(1);
+                    split_window.due = scan + (1 << split_window.refused.min(6));
                 }
             }
         }
@@ -361,10 +362,9 @@ impl Trimmer {
         Ok(())
     }
 
-    /// Counts the memory left by a promotion in the program's next address space. The known windows are those in the
-    /// old one.
+    /// Counts the memory left by a promotion in the program's next address space. All state is of the old one.
     fn count_astray(&mut self, split: Demoted) {
-        self.known.clear();
+        self.windows.clear();
         self.refused.clear();
         self.split.clear();
         self.huge.clear();

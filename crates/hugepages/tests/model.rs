@@ -12,7 +12,7 @@ mod model;
 
 use model::cell::{IN_USE, OFTEN};
 use model::check::{Run, run};
-use model::script::{EVENT, Event, HEADER, Happening, Script, WINDOW, When};
+use model::script::{Change, EVENT, Event, HEADER, Script, WINDOW, When};
 
 fn scripts() -> impl Strategy<Value = Script> {
     let windows = vec(any::<[u8; WINDOW]>(), 0..16);
@@ -122,7 +122,7 @@ proptest! {
     fn ctrl_c_at_any_call_ends_the_run_at_once_with_counts_that_hold(script in scripts(), call in 0u64..600) {
         let mut script = script;
         script.settings.until = Until::Stopped;
-        script.events.push(Event { when: When::Call(call), program: 0, window: 0, what: Happening::CtrlC });
+        script.events.push(Event { when: When::Call(call), program: 0, window: 0, change: Change::CtrlC });
         let broken = run(script).broken(); // reports calls after the stop, except the one under way
         prop_assert!(broken.is_empty(), "{broken:#?}");
     }

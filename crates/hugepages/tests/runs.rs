@@ -14,7 +14,7 @@ mod model;
 
 use model::cell::{Answer, Cell, Mapped, OFTEN, PAGES};
 use model::check::{Run, run};
-use model::script::{Event, Happening, Script, When};
+use model::script::{Change, Event, Script, When};
 use model::space::{Space, cost};
 
 const ALL: u64 = PAGES;
@@ -47,8 +47,8 @@ fn watched(cells: Vec<Cell>, seconds: u64) -> Script {
     script
 }
 
-fn after(milliseconds: u64, window: usize, what: Happening) -> Event {
-    Event { when: When::Time(Duration::from_millis(milliseconds)), program: 0, window, what }
+fn after(milliseconds: u64, window: usize, change: Change) -> Event {
+    Event { when: When::Time(Duration::from_millis(milliseconds)), program: 0, window, change }
 }
 
 /// Carries it out; masu must have kept its guarantees in any case.
@@ -171,7 +171,7 @@ fn a_window_that_changes_every_second_is_noise_among_twenty_and_not_among_five()
         noisy.policy.settle_noise = Fraction::clamped(0.1);
         noisy.horizon = Duration::from_secs(60);
         // An event splits it every 600 ms, so that there is one to promote in every round.
-        noisy.events = (0..100).map(|n| after(n * 600, 0, Happening::Split)).collect();
+        noisy.events = (0..100).map(|n| after(n * 600, 0, Change::Split)).collect();
         let run = carry_out(noisy);
         run.targets[0].phase == Phase::Settled
     };
@@ -194,7 +194,7 @@ fn a_window_is_promoted_when_what_stood_against_it_has_passed() {
     assert_eq!((asked(&run, 0), counts(&run.targets[0])), (vec![1, 3, 7], (1, 1, 0)));
     // A fork shares pages for 20 seconds: masu sees that by itself and does not ask the kernel.
     twice.spaces[0].cells[0] = Cell { shared: 3, ..dense() };
-    twice.events = vec![after(20_000, 0, Happening::Share(0))];
+    twice.events = vec![after(20_000, 0, Change::Share(0))];
     let run = carry_out(twice);
     assert_eq!(asked(&run, 0).len(), 1);
     assert_eq!(counts(&run.targets[0]), (1, 1, 0));
@@ -205,11 +205,11 @@ fn a_window_that_became_huge_by_itself_is_no_longer_counted_as_refused() {
     let mut busy = watched(vec![Cell { failing: Some((Answer::Refused(Errno::AGAIN), u32::MAX)), ..dense() }], 40);
     // Refused in rounds 1 and 3, and not due again before the seventh, which begins after 42 seconds.
     assert_eq!(refused(&carry_out(busy.clone()).targets[0]), [(Refusal::TryAgain, 1)]);
-    busy.events = vec![after(20_000, 0, Happening::Khugepaged)];
+    busy.events = vec![after(20_000, 0, Change::Khugepaged)];
     let run = carry_out(busy.clone());
     assert_eq!((refused(&run.targets[0]), counts(&run.targets[0])), (vec![], (0, 0, 0)));
     // Nor is a window without touches.
-    busy.events = vec![after(20_000, 0, Happening::Heat(0, OFTEN))];
+    busy.events = vec![after(20_000, 0, Change::Heat(0, OFTEN))];
     assert_eq!(refused(&carry_out(busy).targets[0]), []);
 }
 
@@ -246,11 +246,11 @@ fn what_must_not_be_collapsed_is_not_asked_for() {
 }
 
 /// Runs with the event on the last window at every call in turn, until the run ends before that call.
-fn at_every_call(before: &Script, what: Happening, check: impl Fn(&Run)) {
+fn at_every_call(before: &Script, change: Change, check: impl Fn(&Run)) {
     let window = before.spaces[0].cells.len() - 1;
     for call in 0.. {
         let mut disturbed = before.clone();
-        disturbed.events = vec![Event { when: When::Call(call), program: 0, window, what }];
+        disturbed.events = vec![Event { when: When::Call(call), program: 0, window, change }];
         let run = carry_out(disturbed);
         if !run.world.borrow().events.is_empty() {
             assert!(call > 20, "the run is too short to say anything");
@@ -264,7 +264,7 @@ fn at_every_call(before: &Script, what: Happening, check: impl Fn(&Run)) {
 fn a_file_that_is_mapped_at_any_moment_is_left_alone() {
     for mapped in [Mapped::File, Mapped::SharedMemory] {
         // The model checks that no collapse is requested where a file was measured.
-        at_every_call(&script(vec![dense(), dense(), dense()]), Happening::Map(mapped), |run| {
+        at_every_call(&script(vec![dense(), dense(), dense()]), Change::Map(mapped), |run| {
             assert!(run.targets[0].totals.promoted >= 2 && run.targets[0].phase == Phase::Settled);
         });
     }
@@ -274,19 +274,19 @@ fn a_file_that_is_mapped_at_any_moment_is_left_alone() {
 fn ctrl_c_at_any_moment_leaves_the_rest_of_the_plan_undone() {
     // `carry_out` checks that only the call under way comes after.
     let idle = || Cell::used(100).huge();
-    at_every_call(&script(vec![idle(); 10]), Happening::CtrlC, |run| assert!(run.targets[0].totals.demoted <= 10));
-    at_every_call(&script(vec![dense(); 10]), Happening::CtrlC, |run| assert!(run.targets[0].totals.promoted <= 10));
+    at_every_call(&script(vec![idle(); 10]), Change::CtrlC, |run| assert!(run.targets[0].totals.demoted <= 10));
+    at_every_call(&script(vec![dense(); 10]), Change::CtrlC, |run| assert!(run.targets[0].totals.promoted <= 10));
 }
 
 #[test]
 fn what_others_do_to_a_window_at_any_moment_is_not_counted_as_masus_work() {
     let idle = || Cell::used(100).huge();
-    for what in [Happening::Split, Happening::Free, Happening::Map(Mapped::Nothing), Happening::Touch(ALL)] {
+    for change in [Change::Split, Change::Free, Change::Map(Mapped::Nothing), Change::Touch(ALL)] {
         // Whether masu demotes the last window depends on the order; `carry_out` compares the counts.
-        at_every_call(&script(vec![idle(), idle()]), what, |run| assert!(run.targets[0].totals.demoted >= 1));
+        at_every_call(&script(vec![idle(), idle()]), change, |run| assert!(run.targets[0].totals.demoted >= 1));
     }
-    for what in [Happening::Split, Happening::Khugepaged, Happening::Share(1), Happening::Swap(1), Happening::Forbid] {
-        at_every_call(&script(vec![sparse(), sparse()]), what, |run| assert!(run.targets[0].totals.promoted >= 1));
+    for change in [Change::Split, Change::Khugepaged, Change::Share(1), Change::Swap(1), Change::Forbid] {
+        at_every_call(&script(vec![sparse(), sparse()]), change, |run| assert!(run.targets[0].totals.promoted >= 1));
     }
 }
 
@@ -294,7 +294,7 @@ fn what_others_do_to_a_window_at_any_moment_is_not_counted_as_masus_work() {
 fn a_cgroup_without_room_for_the_copy_is_respected_until_it_has_room() {
     let mut full = watched(vec![dense()], 300);
     full.spaces[0].room = Some(Bytes::mib(1));
-    full.events = vec![after(30_000, 0, Happening::Room(Some(Bytes::mib(3))))];
+    full.events = vec![after(30_000, 0, Change::Room(Some(Bytes::mib(3))))];
     let run = carry_out(full);
     assert_eq!((asked(&run, 0).len(), counts(&run.targets[0])), (1, (1, 1, 0)));
 }
@@ -323,7 +323,7 @@ fn windows_that_are_swept_every_few_seconds_are_given_back_twice_at_most() {
 #[test]
 fn a_window_that_went_cold_returns_what_its_promotion_added_and_a_full_one_stays() {
     let mut cooling = watched(vec![sparse(), dense()], 200);
-    cooling.events = vec![after(20_000, 0, Happening::Heat(0, OFTEN)), after(20_000, 1, Happening::Heat(0, OFTEN))];
+    cooling.events = vec![after(20_000, 0, Change::Heat(0, OFTEN)), after(20_000, 1, Change::Heat(0, OFTEN))];
     let run = carry_out(cooling);
     assert_eq!(counts(&run.targets[0]), (2, 1, 1));
     assert_eq!(run.targets[0].totals.returned, Pages(100).bytes());
@@ -333,7 +333,7 @@ fn a_window_that_went_cold_returns_what_its_promotion_added_and_a_full_one_stays
 #[test]
 fn a_window_that_somebody_holds_is_not_asked_to_split_again_and_still_counts() {
     let mut held = watched(vec![Cell { pinned: u32::MAX, ..sparse() }], 300);
-    held.events = vec![after(20_000, 0, Happening::Heat(0, OFTEN))];
+    held.events = vec![after(20_000, 0, Change::Heat(0, OFTEN))];
     let run = carry_out(held);
     assert_eq!(counts(&run.targets[0]), (1, 1, 0));
     assert_eq!(run.targets[0].extra_rss(), Pages(100).bytes());
@@ -347,7 +347,7 @@ fn memory_that_a_split_does_not_return_stays_paid_for() {
     older.spaces[0].other_rss = 4000;
     older.policy.max_extra_rss = Fraction::clamped(0.1);
     older.returns_zero_pages = false;
-    older.events = vec![after(20_000, 0, Happening::Heat(0, OFTEN))];
+    older.events = vec![after(20_000, 0, Change::Heat(0, OFTEN))];
     let run = carry_out(older.clone());
     assert_eq!(counts(&run.targets[0]), (1, 0, 1));
     assert_eq!(run.targets[0].extra_rss(), cost(200));
@@ -361,9 +361,9 @@ fn memory_that_a_split_does_not_return_stays_paid_for() {
 fn a_window_that_is_out_of_sight_for_a_moment_is_still_masus() {
     let mut moments = watched(vec![sparse(), sparse()], 100);
     moments.events = vec![
-        after(15_000, 0, Happening::Hide(5)),
-        after(15_000, 1, Happening::Map(Mapped::NoAccess)),
-        after(40_000, 1, Happening::Map(Mapped::Anonymous)),
+        after(15_000, 0, Change::Hide(5)),
+        after(15_000, 1, Change::Map(Mapped::NoAccess)),
+        after(40_000, 1, Change::Map(Mapped::Anonymous)),
     ];
     let run = carry_out(moments);
     assert_eq!(counts(&run.targets[0]), (2, 2, 0));
@@ -374,7 +374,7 @@ fn a_window_that_is_out_of_sight_for_a_moment_is_still_masus() {
 fn a_program_that_ends_is_left_out_and_the_others_go_on() {
     for call in [0, 3, 10, 20, 30, 31, 32, 33, 34, 35, 40, 50] {
         let mut two = Script::of(vec![program(vec![dense(); 3]), program(vec![dense(); 3])]);
-        two.events = vec![Event { when: When::Call(call), program: 0, window: 0, what: Happening::Exit }];
+        two.events = vec![Event { when: When::Call(call), program: 0, window: 0, change: Change::Exit }];
         let run = carry_out(two);
         let (ended, lives) = match &run.targets[..] {
             [ended, lives] => (Some(ended), lives),
@@ -395,7 +395,7 @@ fn programs_that_end_one_after_the_other_do_not_cut_short_what_is_seen_of_the_re
     ending.spaces.insert(0, lasting);
     ending.policy.idle_rounds = 1;
     ending.settings.until = Until::For(Duration::from_secs(20));
-    let end = |number: usize| Event { program: number, ..after(3000 + 15 * number as u64, 0, Happening::Exit) };
+    let end = |number: usize| Event { program: number, ..after(3000 + 15 * number as u64, 0, Change::Exit) };
     ending.events = (1..=60).map(end).collect();
     let run = carry_out(ending);
     assert_eq!(counts(&run.targets[0]), (0, 0, 0));
@@ -462,8 +462,8 @@ fn the_loop_outlives_its_programs_while_others_may_come() {
     gap.spaces.push(program(vec![dense(); 3]));
     gap.come_at = vec![Duration::from_secs(100)];
     gap.events = vec![
-        Event { program: 1, ..after(5_000, 0, Happening::Exit) },
-        Event { program: 0, ..after(200_000, 0, Happening::Exit) },
+        Event { program: 1, ..after(5_000, 0, Change::Exit) },
+        Event { program: 0, ..after(200_000, 0, Change::Exit) },
     ];
     let run = carry_out(gap);
     assert!(run.targets.iter().all(|target| target.phase == Phase::Ended));
@@ -484,7 +484,7 @@ fn nobody_is_there_at_first_and_the_loop_waits() {
 #[test]
 fn after_exec_everything_starts_anew() {
     let mut changing = watched(vec![sparse(), Cell::used(0)], 200);
-    changing.events = vec![after(20_000, 0, Happening::Exec), after(40_000, 1, Happening::Heat(ALL, OFTEN))];
+    changing.events = vec![after(20_000, 0, Change::Exec), after(40_000, 1, Change::Heat(ALL, OFTEN))];
     let run = carry_out(changing);
     assert_eq!(run.targets[0].totals.execs, 1);
     assert_eq!(counts(&run.targets[0]), (2, 1, 0));
@@ -499,8 +499,8 @@ fn a_huge_page_meant_for_a_program_before_exec_does_not_stay_in_the_next_one() {
     for (call, returns_zero_pages) in (0..200).flat_map(|call| [(call, true), (call, false)]) {
         let mut changing = watched(vec![dense()], 3);
         changing.returns_zero_pages = returns_zero_pages;
-        let happens = |what| Event { when: When::Call(call), program: 0, window: 0, what };
-        changing.events = vec![happens(Happening::Exec), happens(Happening::Touch(100))];
+        let happens = |change| Event { when: When::Call(call), program: 0, window: 0, change };
+        changing.events = vec![happens(Change::Exec), happens(Change::Touch(100))];
         let run = carry_out(changing);
         let (target, world) = (&run.targets[0], run.world.borrow());
         if world.spaces[0].generation == 0 {
@@ -523,7 +523,7 @@ fn a_huge_page_meant_for_a_program_before_exec_does_not_stay_in_the_next_one() {
 #[test]
 fn what_a_program_forbade_is_not_held_against_the_one_that_follows_by_exec() {
     let mut changing = watched(vec![Cell { forbidden: true, ..dense() }], 200);
-    changing.events = vec![after(20_000, 0, Happening::Exec), after(25_000, 0, Happening::Heat(ALL, OFTEN))];
+    changing.events = vec![after(20_000, 0, Change::Exec), after(25_000, 0, Change::Heat(ALL, OFTEN))];
     // No scan falls between the two: the window is there before and after.
     changing.settings.rate.watch_every = (Duration::from_secs(30), Duration::from_secs(30));
     let run = carry_out(changing);
@@ -551,7 +551,7 @@ fn a_clock_that_jumps_by_an_hour_harms_nothing() {
             when: When::Call(n * 7),
             program: 0,
             window: 0,
-            what: Happening::Sleep(Duration::from_secs(3600)),
+            change: Change::Sleep(Duration::from_secs(3600)),
         })
         .collect();
     let run = carry_out(sleeping);

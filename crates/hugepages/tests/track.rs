@@ -57,12 +57,12 @@ struct Seen {
     ended: bool,
 }
 
-/// Tracks the first program of a world until `end`; `say` is its answer to each list.
+/// Tracks the first program of a world until `end`; `decide` is its answer to each list.
 fn track(
     world: &Shared,
     terms: Terms,
     end: Duration,
-    mut say: impl FnMut(&[Window]) -> Option<BTreeMap<Window, Preference>>,
+    mut decide: impl FnMut(&[Window]) -> Option<BTreeMap<Window, Preference>>,
 ) -> Option<(Watched, Seen)> {
     let mut watched = Watched::new(target(world, 0)?, 0, Account::User(0), terms, Duration::ZERO);
     let mut seen = Seen::default();
@@ -73,8 +73,8 @@ fn track(
         if now() < watched.due {
             continue;
         }
-        let came = watched.step(now(), S);
-        match came {
+        let outcome = watched.step(now(), S);
+        match outcome {
             Ok(Outcome::ToShare(plan)) => watched.act_on(plan.into_iter().map(|promotion| (promotion, None))),
             Ok(Outcome::ToDo(act)) => {
                 let begun = now();
@@ -91,11 +91,11 @@ fn track(
             Err(_) => seen.ended = true,
         }
         if watched.notice.is_due(now()) {
-            watched.notice.told(now());
+            watched.notice.notified(now());
             if let Some(list) = watched.take_list() {
-                let places = list.places();
+                let places = list.ordered_windows();
                 seen.lists.push(places.iter().copied().zip(list.windows.iter().map(|window| window.hot)).collect());
-                if let Some(preferences) = say(&places) {
+                if let Some(preferences) = decide(&places) {
                     watched.decided(preferences, now());
                 }
             }

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use access::residency::WindowState;
-use hugepages::act::{Made, promote_full};
+use hugepages::act::{FullPromotions, promote_full};
 use hugepages::program::Program;
 use hugepages::trim::observe::Content;
 use hugepages::trim::policy::{MEASURED, PAGES_PER_SAMPLE, Settings};
@@ -416,9 +416,9 @@ fn making_full_windows_huge_ends_at_an_exec_and_says_so() {
         let model = Model::of(vec![full; 4]);
         let windows: Vec<Window> = (FIRST..FIRST + 4).map(Window).collect();
         let made = |windows: &[Window]| promote_full(&model, windows, &mut |_| {}).unwrap();
-        assert_eq!(made(&windows[..1]), Made { windows: 1, is_another: false });
+        assert_eq!(made(&windows[..1]), FullPromotions { windows: 1, is_another: false });
         model.0.borrow_mut().execs_to = Some(vec![Cell { locked, ..full }; 4]);
-        assert_eq!(made(&windows), Made { windows: left, is_another: true });
+        assert_eq!(made(&windows), FullPromotions { windows: left, is_another: true });
         assert_eq!(model.0.borrow().collapses, 2);
     }
 }

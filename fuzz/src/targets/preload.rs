@@ -44,13 +44,13 @@ fn sit(bytes: &[u8]) {
     for (word, chunk) in words.iter().skip(1).zip(bytes.as_chunks().0) {
         word.store(u32::from_le_bytes(*chunk), Relaxed);
     }
-    for seat in board.taken() {
+    for seat in board.slots_in_use() {
         let _ = (seat.stage(), seat.code(), seat.aligned(), seat.switches(), Kind::ALL.map(|kind| seat.reserved(kind)));
     }
-    let taken = board.sit_down(4121, Switches::new(true));
+    let taken = board.take_slot(4121, Switches::new(true));
     let copy: Vec<u32> = words.iter().map(|word| word.load(Relaxed)).collect();
     assert_eq!(taken.is_some(), status_page::find_switches(&copy, 4121).is_some());
-    if let Some(seat) = taken.and_then(|index| board.seat(index)) {
+    if let Some(seat) = taken.and_then(|index| board.slot(index)) {
         seat.add_reserved(Kind::Mmap, usize::MAX);
         seat.add_aligned();
         assert!(seat.switches().align() && seat.process() == 4121);

@@ -7,8 +7,8 @@
 use contract::track::list::{Head, Window as Listed};
 use contract::track::wire::{Answer, MOST_BYTES, Request};
 use hugepages::track::admission::Account;
-use hugepages::track::session::{Session, Wanted};
-use hugepages::track::share::{Candidate, Held, Limits, Owner, arena, share};
+use hugepages::track::session::{ClientRequest, Session};
+use hugepages::track::share::{Candidate, Limits, OwnedWindow, Owner, arena, share};
 use units::{Rate, Window};
 
 use crate::input::Input;
@@ -33,21 +33,24 @@ fn messages(mut bytes: &[u8]) -> bool {
             let length = request.write(&mut space);
             assert_eq!(Request::read(&space[..length]).map(|again| format!("{again:?}")), Ok(format!("{request:?}")));
         }
-        let wanted = session.understand(message);
-        meant |= !matches!(wanted, Wanted::Nonsense | Wanted::No(_));
+        let wanted = session.decode(message);
+        meant |= !matches!(wanted, ClientRequest::Malformed | ClientRequest::Refuse(_));
         match wanted {
-            Wanted::Register(terms) => {
+            ClientRequest::Register(terms) => {
                 assert!(terms.are_sound());
                 session.set_registered(true);
             }
-            Wanted::Unregister => session.set_registered(false),
-            Wanted::Fetch => {
+            ClientRequest::Unregister => session.set_registered(false),
+            ClientRequest::Fetch => {
                 given = u64::from(*length % 5);
-                session.give((0..given).map(Window).collect());
+                session.set_list((0..given).map(Window).collect());
             }
-            Wanted::Decided(wishes) => assert!(wishes.keys().all(|window| window.0 < given)),
-            Wanted::Nonsense => session = Session::default(),
-            Wanted::Arena(_) | Wanted::Progress | Wanted::More | Wanted::No(_) => {}
+            ClientRequest::Decided(wishes) => assert!(wishes.keys().all(|window| window.0 < given)),
+            ClientRequest::Malformed => session = Session::default(),
+            ClientRequest::Arena(_)
+            | ClientRequest::Progress
+            | ClientRequest::Incomplete
+            | ClientRequest::Refuse(_) => {}
         }
     }
     meant
@@ -83,11 +86,11 @@ fn limits(bytes: &[u8]) {
     let limits = Limits { of_program: limit(), of_user: limit(), of_all: limit() };
     let owner = |byte: u8| Owner { program: usize::from(byte % 4), user: Account::User(u32::from(byte % 4 / 2)) };
     let walks = |byte: u8| Rate::per_second(f64::from(byte));
-    let held: Vec<Held> = (0..input.byte() % 8)
+    let held: Vec<OwnedWindow> = (0..input.byte() % 8)
         .map(|window| {
             let movable = input.byte() % 4 > 0;
             let window = movable.then_some(Window(window.into()));
-            Held { owner: owner(input.byte()), window, walks: walks(input.byte()) }
+            OwnedWindow { owner: owner(input.byte()), window, walks: walks(input.byte()) }
         })
         .collect();
     let candidates: Vec<Candidate> = (100..100 + input.byte() % 8)

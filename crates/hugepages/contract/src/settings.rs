@@ -22,7 +22,7 @@ pub const TUNABLES: &str = "GLIBC_TUNABLES";
 /// Makes the C library's malloc advise its own memory and grow by whole windows (glibc 2.35 and newer).
 pub const TUNABLE: &str = "glibc.malloc.hugetlb=1";
 
-/// The request. `board`, the path of the status page, borrows from the variable's text.
+/// The request. `status_page`, its path, borrows from the variable's text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settings<'a> {
     /// Align mappings.
@@ -34,11 +34,11 @@ pub struct Settings<'a> {
     /// Child processes are not served: the variables are removed from the environment.
     pub alone: bool,
     /// Wait at exit until masu has counted the memory a last time.
-    pub last_look: bool,
+    pub last_count: bool,
     /// Page sizes available.
     pub sizes: Sizes,
     /// Path of the status page.
-    pub board: Option<&'a str>,
+    pub status_page: Option<&'a str>,
 }
 
 impl<'a> Settings<'a> {
@@ -52,7 +52,7 @@ impl<'a> Settings<'a> {
                     "stack" => settings.stack = true,
                     "code" => settings.code = true,
                     "alone" => settings.alone = true,
-                    "last-look" => settings.last_look = true,
+                    "last-look" => settings.last_count = true,
                     _ => return None,
                 },
                 Some(("sizes", list)) => {
@@ -60,7 +60,7 @@ impl<'a> Settings<'a> {
                         settings.sizes = settings.sizes.with(Size::of_kib(kib.parse().ok()?)?);
                     }
                 }
-                Some(("board", path)) => settings.board = Some(path),
+                Some(("board", path)) => settings.status_page = Some(path),
                 Some(_) => return None,
             }
         }
@@ -75,15 +75,15 @@ impl fmt::Display for Settings<'_> {
             (self.stack, "stack,"),
             (self.code, "code,"),
             (self.alone, "alone,"),
-            (self.last_look, "last-look,"),
+            (self.last_count, "last-look,"),
         ];
-        for (_, word) in words.iter().filter(|(said, _)| *said) {
+        for (_, word) in words.iter().filter(|(is_set, _)| *is_set) {
             f.write_str(word)?;
         }
         for (index, size) in self.sizes.iter().enumerate() {
             write!(f, "{}{}", if index == 0 { "sizes=" } else { "+" }, size.kib())?;
         }
-        match self.board {
+        match self.status_page {
             Some(path) => write!(f, ",board={path}"),
             None => Ok(()),
         }
@@ -103,9 +103,9 @@ mod tests {
             stack: false,
             code: true,
             alone: false,
-            last_look: true,
+            last_count: true,
             sizes: Sizes::NONE.with(Size::HUGE).with(Size::of_kib(64).unwrap()),
-            board: Some("/proc/77/fd/9"),
+            status_page: Some("/proc/77/fd/9"),
         };
         let text = settings.to_string();
         assert_eq!(text, "align,code,last-look,sizes=2048+64,board=/proc/77/fd/9");

@@ -22,15 +22,15 @@ pub const WORDS: usize = BYTES / size_of::<u32>();
 const MAGIC: u32 = u32::from_le_bytes(*b"msu1");
 
 const HEAD_WORDS: usize = 16;
-const SEAT_WORDS: usize = 16;
+const SLOT_WORDS: usize = 16;
 
 /// Number of slots: processes at a time.
-pub const SEATS: usize = (WORDS - HEAD_WORDS) / SEAT_WORDS;
+pub const SLOTS: usize = (WORDS - HEAD_WORDS) / SLOT_WORDS;
 
 /// Words of the head.
-const TURNED_AWAY: usize = 1;
-const BELL: usize = 2;
-const SAT: usize = 4;
+const REFUSED: usize = 1;
+const DOORBELL: usize = 2;
+const PROCESSES: usize = 4;
 const RESERVED_BEFORE: usize = 5;
 const ALIGNED_BEFORE: usize = 6;
 const CODE_BEFORE: usize = 7;
@@ -64,7 +64,7 @@ pub enum Stage {
     /// About to exit, waiting for the last count.
     Leaving = 1,
     /// Counted; the process may exit.
-    Seen = 2,
+    Counted = 2,
 }
 
 /// Result of `--code` for the program text.
@@ -121,8 +121,8 @@ impl<'a> StatusPage<'a> {
     }
 
     /// Futex word on which masu waits; the library changes it when a process exits.
-    pub fn bell(&self) -> &'a AtomicU32 {
-        &self.words[BELL]
+    pub fn doorbell(&self) -> &'a AtomicU32 {
+        &self.words[DOORBELL]
     }
 
     /// Marks that masu counts no more, so that no process waits for it. Switches can still be set.
@@ -137,7 +137,7 @@ impl<'a> StatusPage<'a> {
 
     /// Processes that took a slot, including those no longer in it.
     pub fn processes(&self) -> u32 {
-        self.words[SAT].load(Relaxed)
+        self.words[PROCESSES].load(Relaxed)
     }
 
     /// Sums over the slots in use and those left.
@@ -147,73 +147,73 @@ impl<'a> StatusPage<'a> {
             aligned: self.words[ALIGNED_BEFORE].load(Relaxed).into(),
             code: code_of(self.words[CODE_BEFORE].load(Relaxed)),
         };
-        for seat in self.taken() {
-            totals.reserved += u64::from(seat.reserved_in_all());
-            totals.aligned += u64::from(seat.aligned());
-            totals.code = totals.code.max(seat.code());
+        for slot in self.slots_in_use() {
+            totals.reserved += u64::from(slot.reserved_in_all());
+            totals.aligned += u64::from(slot.aligned());
+            totals.code = totals.code.max(slot.code());
         }
         totals
     }
 
     /// Adds the counts of a slot to the totals, and frees it.
-    pub fn leave(&self, seat: &ProcessSlot<'_>) {
-        self.add(seat);
-        seat.clear();
+    pub fn release(&self, slot: &ProcessSlot<'_>) {
+        self.add(slot);
+        slot.clear();
     }
 
-    fn add(&self, seat: &ProcessSlot<'_>) {
-        self.words[RESERVED_BEFORE].fetch_add(seat.reserved_in_all(), Relaxed);
-        self.words[ALIGNED_BEFORE].fetch_add(seat.aligned(), Relaxed);
-        self.words[CODE_BEFORE].fetch_max(seat.code() as u32, Relaxed);
+    fn add(&self, slot: &ProcessSlot<'_>) {
+        self.words[RESERVED_BEFORE].fetch_add(slot.reserved_in_all(), Relaxed);
+        self.words[ALIGNED_BEFORE].fetch_add(slot.aligned(), Relaxed);
+        self.words[CODE_BEFORE].fetch_max(slot.code() as u32, Relaxed);
     }
 
-    /// Processes that found no free slot.
-    pub fn turned_away(&self) -> u32 {
-        self.words[TURNED_AWAY].load(Relaxed)
+    /// Processes without a free slot.
+    pub fn refused(&self) -> u32 {
+        self.words[REFUSED].load(Relaxed)
     }
 
     /// Slot with this number.
-    pub fn seat(&self, index: usize) -> Option<ProcessSlot<'a>> {
-        let first = HEAD_WORDS.checked_add(index.checked_mul(SEAT_WORDS)?)?;
-        let words = self.words.get(first..first.checked_add(SEAT_WORDS)?)?;
+    pub fn slot(&self, index: usize) -> Option<ProcessSlot<'a>> {
+        let first = HEAD_WORDS.checked_add(index.checked_mul(SLOT_WORDS)?)?;
+        let words = self.words.get(first..first.checked_add(SLOT_WORDS)?)?;
         Some(ProcessSlot { words })
     }
 
     /// Slots in use.
-    pub fn taken(&self) -> impl Iterator<Item = ProcessSlot<'a>> {
-        let board = *self;
-        (0..SEATS).filter_map(move |index| board.seat(index)).filter(|seat| seat.process() != 0)
+    pub fn slots_in_use(&self) -> impl Iterator<Item = ProcessSlot<'a>> {
+        let page = *self;
+        (0..SLOTS).filter_map(move |index| page.slot(index)).filter(|slot| slot.process() != 0)
     }
 
     /// Takes a slot for a process and returns its number: the slot from before exec, or the first free one. `None`
     /// when no slot is free; that is counted.
-    pub fn sit_down(&self, process: u32, switches: Switches) -> Option<usize> {
+    pub fn take_slot(&self, process: u32, switches: Switches) -> Option<usize> {
         let before = self.index_of(process);
-        let index = before.or_else(|| (0..SEATS).find(|index| self.claim(*index, process)));
-        let Some(seat) = index.and_then(|index| self.seat(index)) else {
-            self.words[TURNED_AWAY].fetch_add(1, Relaxed);
+        let index = before.or_else(|| (0..SLOTS).find(|index| self.claim(*index, process)));
+        let Some(slot) = index.and_then(|index| self.slot(index)) else {
+            self.words[REFUSED].fetch_add(1, Relaxed);
             return None;
         };
         match before {
-            Some(_) => self.add(&seat),
+            Some(_) => self.add(&slot),
             None => {
-                self.words[SAT].fetch_add(1, Relaxed);
+                self.words[PROCESSES].fetch_add(1, Relaxed);
             }
         }
-        for word in &seat.words[1..] {
+        for word in &slot.words[1..] {
             word.store(0, Relaxed);
         }
-        seat.words[SWITCHES].store(switches.0, Relaxed);
+        slot.words[SWITCHES].store(switches.0, Relaxed);
         index
     }
 
     fn index_of(&self, process: u32) -> Option<usize> {
-        (0..SEATS).find(|index| self.seat(*index).is_some_and(|seat| seat.process() == process))
+        (0..SLOTS).find(|index| self.slot(*index).is_some_and(|slot| slot.process() == process))
     }
 
     fn claim(&self, index: usize, process: u32) -> bool {
-        let taken = |seat: ProcessSlot<'_>| seat.words[PROCESS].compare_exchange(0, process, Relaxed, Relaxed).is_ok();
-        self.seat(index).is_some_and(taken)
+        let taken = |slot: ProcessSlot<'_>| slot.words[PROCESS].compare_exchange(0, process, Relaxed, Relaxed).is_ok();
+        self.slot(index).is_some_and(taken)
     }
 }
 
@@ -267,7 +267,7 @@ impl<'a> ProcessSlot<'a> {
     pub fn stage(&self) -> Stage {
         match self.words[STAGE].load(Relaxed) {
             1 => Stage::Leaving,
-            2 => Stage::Seen,
+            2 => Stage::Counted,
             _ => Stage::Running,
         }
     }
@@ -332,9 +332,9 @@ impl<'a> ProcessSlot<'a> {
 /// Offset in bytes of the switches of `process` in a copied status page, and their value.
 pub fn find_switches(copy: &[u32], process: u32) -> Option<(usize, Switches)> {
     (copy.len() == WORDS && copy[0] == MAGIC).then_some(())?;
-    let (seats, _) = copy[HEAD_WORDS..].as_chunks::<SEAT_WORDS>();
-    let index = seats.iter().position(|seat| seat[PROCESS] == process)?;
-    let word = HEAD_WORDS + index * SEAT_WORDS + SWITCHES;
+    let (slots, _) = copy[HEAD_WORDS..].as_chunks::<SLOT_WORDS>();
+    let index = slots.iter().position(|slot| slot[PROCESS] == process)?;
+    let word = HEAD_WORDS + index * SLOT_WORDS + SWITCHES;
     Some((word * size_of::<u32>(), Switches(copy[word])))
 }
 
@@ -347,85 +347,88 @@ mod tests {
     }
 
     #[test]
-    fn a_process_takes_a_seat_and_counts_on_it() {
+    fn a_process_takes_a_slot_and_counts_in_it() {
         let words = words();
-        let board = StatusPage::new(&words).unwrap();
-        let seat = board.seat(board.sit_down(42, Switches::new(true)).unwrap()).unwrap();
-        seat.add_reserved(Kind::Mmap, 3);
-        seat.add_reserved(Kind::Mmap, 4);
-        seat.add_aligned();
-        seat.set_code(Code::Copied);
-        let seen: Vec<_> = StatusPage::of(&words).unwrap().taken().collect();
-        assert_eq!(seen.len(), 1);
-        assert_eq!((seen[0].process(), seen[0].reserved(Kind::Mmap), seen[0].aligned()), (42, 7, 1));
-        assert_eq!((seen[0].code(), seen[0].stage(), seen[0].reserved(Kind::Bss)), (Code::Copied, Stage::Running, 0));
-        assert!(seen[0].switches().align());
+        let page = StatusPage::new(&words).unwrap();
+        let slot = page.slot(page.take_slot(42, Switches::new(true)).unwrap()).unwrap();
+        slot.add_reserved(Kind::Mmap, 3);
+        slot.add_reserved(Kind::Mmap, 4);
+        slot.add_aligned();
+        slot.set_code(Code::Copied);
+        let found: Vec<_> = StatusPage::of(&words).unwrap().slots_in_use().collect();
+        assert_eq!(found.len(), 1);
+        assert_eq!((found[0].process(), found[0].reserved(Kind::Mmap), found[0].aligned()), (42, 7, 1));
+        assert_eq!(
+            (found[0].code(), found[0].stage(), found[0].reserved(Kind::Bss)),
+            (Code::Copied, Stage::Running, 0)
+        );
+        assert!(found[0].switches().align());
     }
 
     #[test]
-    fn a_seat_that_was_left_is_clean_for_the_next() {
+    fn a_released_slot_is_clean_for_the_next_process() {
         let words = words();
-        let board = StatusPage::new(&words).unwrap();
-        let seat = board.seat(board.sit_down(42, Switches::new(true)).unwrap()).unwrap();
-        seat.add_reserved(Kind::Heap, 9);
-        seat.set_stage(Stage::Seen);
-        seat.clear();
-        assert_eq!(board.taken().count(), 0);
-        let next = board.seat(board.sit_down(43, Switches::new(false)).unwrap()).unwrap();
+        let page = StatusPage::new(&words).unwrap();
+        let slot = page.slot(page.take_slot(42, Switches::new(true)).unwrap()).unwrap();
+        slot.add_reserved(Kind::Heap, 9);
+        slot.set_stage(Stage::Counted);
+        slot.clear();
+        assert_eq!(page.slots_in_use().count(), 0);
+        let next = page.slot(page.take_slot(43, Switches::new(false)).unwrap()).unwrap();
         assert_eq!((next.reserved(Kind::Heap), next.stage(), next.switches().align()), (0, Stage::Running, false));
     }
 
     #[test]
-    fn what_was_counted_is_kept_when_a_seat_is_left_or_taken_anew() {
+    fn counts_are_kept_when_a_slot_is_released_or_taken_again() {
         let words = words();
-        let board = StatusPage::new(&words).unwrap();
-        let first = board.seat(board.sit_down(41, Switches::new(true)).unwrap()).unwrap();
+        let page = StatusPage::new(&words).unwrap();
+        let first = page.slot(page.take_slot(41, Switches::new(true)).unwrap()).unwrap();
         first.add_reserved(Kind::Mmap, 3);
         first.set_code(Code::Copied);
-        board.sit_down(41, Switches::new(true)).unwrap(); // exec
+        page.take_slot(41, Switches::new(true)).unwrap(); // exec
         first.add_reserved(Kind::Bss, 4);
-        board.leave(&first);
-        let second = board.seat(board.sit_down(42, Switches::new(true)).unwrap()).unwrap();
+        page.release(&first);
+        let second = page.slot(page.take_slot(42, Switches::new(true)).unwrap()).unwrap();
         second.add_aligned();
-        assert_eq!(board.processes(), 2);
-        assert_eq!(board.totals(), Totals { reserved: 7, aligned: 1, code: Code::Copied });
+        assert_eq!(page.processes(), 2);
+        assert_eq!(page.totals(), Totals { reserved: 7, aligned: 1, code: Code::Copied });
     }
 
     #[test]
-    fn after_exec_a_process_has_the_same_seat_and_starts_anew() {
+    fn after_exec_a_process_has_the_same_slot_and_starts_anew() {
         let words = words();
-        let board = StatusPage::new(&words).unwrap();
-        board.sit_down(41, Switches::new(true)).unwrap();
-        let before = board.sit_down(42, Switches::new(true)).unwrap();
-        board.seat(before).unwrap().add_reserved(Kind::Heap, 9);
-        assert_eq!(board.sit_down(42, Switches::new(true)), Some(before));
-        assert_eq!(board.seat(before).unwrap().reserved(Kind::Heap), 0);
+        let page = StatusPage::new(&words).unwrap();
+        page.take_slot(41, Switches::new(true)).unwrap();
+        let before = page.take_slot(42, Switches::new(true)).unwrap();
+        page.slot(before).unwrap().add_reserved(Kind::Heap, 9);
+        assert_eq!(page.take_slot(42, Switches::new(true)), Some(before));
+        assert_eq!(page.slot(before).unwrap().reserved(Kind::Heap), 0);
     }
 
     #[test]
-    fn who_finds_no_seat_is_counted() {
+    fn a_process_without_a_slot_is_counted() {
         let words = words();
-        let board = StatusPage::new(&words).unwrap();
-        for process in 1..=u32::try_from(SEATS).unwrap() {
-            assert!(board.sit_down(process, Switches::new(true)).is_some());
+        let page = StatusPage::new(&words).unwrap();
+        for process in 1..=u32::try_from(SLOTS).unwrap() {
+            assert!(page.take_slot(process, Switches::new(true)).is_some());
         }
-        assert!(board.sit_down(77_777, Switches::new(true)).is_none());
-        assert_eq!(board.turned_away(), 1);
+        assert!(page.take_slot(77_777, Switches::new(true)).is_none());
+        assert_eq!(page.refused(), 1);
     }
 
     #[test]
-    fn a_closed_board_is_a_board_still() {
+    fn a_closed_page_is_still_valid() {
         let words = words();
-        let board = StatusPage::new(&words).unwrap();
-        assert!(!board.is_closed());
-        board.close();
-        let seen = StatusPage::of(&words).unwrap();
-        assert!(seen.is_closed());
-        assert!(seen.sit_down(42, Switches::new(true)).is_some());
+        let page = StatusPage::new(&words).unwrap();
+        assert!(!page.is_closed());
+        page.close();
+        let found = StatusPage::of(&words).unwrap();
+        assert!(found.is_closed());
+        assert!(found.take_slot(42, Switches::new(true)).is_some());
     }
 
     #[test]
-    fn what_is_no_board_is_not_taken_for_one() {
+    fn other_memory_is_no_status_page() {
         assert!(StatusPage::of(&words()).is_none());
         assert!(StatusPage::new(&words()[1..]).is_none());
     }
@@ -433,15 +436,15 @@ mod tests {
     #[test]
     fn the_switches_are_found_in_a_copy() {
         let words = words();
-        let board = StatusPage::new(&words).unwrap();
-        board.sit_down(41, Switches::new(false)).unwrap();
-        board.sit_down(42, Switches::new(true)).unwrap();
+        let page = StatusPage::new(&words).unwrap();
+        page.take_slot(41, Switches::new(false)).unwrap();
+        page.take_slot(42, Switches::new(true)).unwrap();
         let copy: Vec<u32> = words.iter().map(|word| word.load(Relaxed)).collect();
         let (offset, switches) = find_switches(&copy, 42).unwrap();
         assert!(switches.align());
         assert_eq!(copy[offset / 4], 1);
         words[offset / 4].store(0, Relaxed);
-        assert!(!board.seat(1).unwrap().switches().align());
+        assert!(!page.slot(1).unwrap().switches().align());
         assert_eq!(find_switches(&copy, 43), None);
         assert_eq!(find_switches(&copy[1..], 42), None);
     }

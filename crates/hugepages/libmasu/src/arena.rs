@@ -123,8 +123,8 @@ pub unsafe extern "C" fn masu_arena_new(
 pub unsafe extern "C" fn masu_arena_free(arena: *mut MasuArena) {
     // SAFETY: the caller's.
     let Some(arena_ref) = (unsafe { arena.as_ref() }) else { return };
-    let held = arena_ref.locked(|_, inner| (inner.by_kind.iter().sum::<u64>(), inner.lost_from));
-    let (windows, lost_from) = held.unwrap_or((0, 0));
+    let locked = arena_ref.locked(|_, inner| (inner.by_kind.iter().sum::<u64>(), inner.lost_from));
+    let (windows, lost_from) = locked.unwrap_or((0, 0));
     arena_ref.tell(0i64.saturating_sub_unsigned(windows));
     let (start, bytes) = arena_ref.mapped;
     let bytes = if lost_from == 0 { bytes } else { lost_from - start };

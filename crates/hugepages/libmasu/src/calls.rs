@@ -166,9 +166,9 @@ pub unsafe extern "C" fn masu_track_free(track: *mut Track) -> c_int {
         signal::forget(track);
     } else {
         match context.hold() {
-            Ok(mut held) => match held.disable() {
+            Ok(mut locked) => match locked.disable() {
                 MASU_BUSY => return MASU_BUSY,
-                _ => drop(held),
+                _ => drop(locked),
             },
             Err(result) => return result,
         }
@@ -195,9 +195,9 @@ pub unsafe extern "C" fn masu_track_set_functions(
     user: *mut c_void,
 ) -> c_int {
     // SAFETY: the caller's.
-    with(unsafe { context(track) }, |held| {
-        let now = held.functions();
-        held.set_functions(Functions { decide, compact, user, ..now })
+    with(unsafe { context(track) }, |locked| {
+        let now = locked.functions();
+        locked.set_functions(Functions { decide, compact, user, ..now })
     })
 }
 
@@ -209,9 +209,9 @@ pub unsafe extern "C" fn masu_track_set_functions(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn masu_track_set_notify(track: *mut Track, notify: MasuNotify, user: *mut c_void) -> c_int {
     // SAFETY: the caller's.
-    with(unsafe { context(track) }, |held| {
-        let now = held.functions();
-        held.set_functions(Functions { notify, user, ..now })
+    with(unsafe { context(track) }, |locked| {
+        let now = locked.functions();
+        locked.set_functions(Functions { notify, user, ..now })
     })
 }
 
@@ -224,7 +224,7 @@ pub unsafe extern "C" fn masu_track_set_notify(track: *mut Track, notify: MasuNo
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn masu_track_enable(track: *mut Track) -> c_int {
     // SAFETY: the caller's.
-    with(unsafe { context(track) }, |held| held.enable())
+    with(unsafe { context(track) }, |locked| locked.enable())
 }
 
 /// Makes the tracker stop watching. No signal comes after it; the signal has its default action again, and is
@@ -236,7 +236,7 @@ pub unsafe extern "C" fn masu_track_enable(track: *mut Track) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn masu_track_disable(track: *mut Track) -> c_int {
     // SAFETY: the caller's.
-    with(unsafe { context(track) }, |held| held.disable())
+    with(unsafe { context(track) }, |locked| locked.disable())
 }
 
 /// Waits for a notification, `timeout_ms` at most, or without end if that is negative, and writes the number of
@@ -279,9 +279,9 @@ pub unsafe extern "C" fn masu_track_fetch(
     }
     let mut found = 0;
     // SAFETY: the caller's.
-    let result = with(unsafe { context(track) }, |held| {
+    let result = with(unsafe { context(track) }, |locked| {
         // SAFETY: the caller's.
-        unsafe { held.fetch(pages, capacity, &mut found) }
+        unsafe { locked.fetch(pages, capacity, &mut found) }
     });
     // SAFETY: the caller's.
     unsafe { count.write(found) };
@@ -297,7 +297,7 @@ pub unsafe extern "C" fn masu_track_fetch(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn masu_track_handle(track: *mut Track) -> c_int {
     // SAFETY: the caller's.
-    with(unsafe { context(track) }, |held| held.handle())
+    with(unsafe { context(track) }, |locked| locked.handle())
 }
 
 /// Totals since the start. `stats->size` is sizeof *stats.
@@ -310,8 +310,8 @@ pub unsafe extern "C" fn masu_track_stats(track: *mut Track, stats: *mut MasuTra
         return MASU_INVALID;
     }
     // SAFETY: the caller's.
-    with(unsafe { context(track) }, |held| {
-        let now = held.stats();
+    with(unsafe { context(track) }, |locked| {
+        let now = locked.stats();
         // SAFETY: the caller's.
         unsafe { copy_out(stats, now) }
     })
@@ -324,14 +324,14 @@ pub unsafe extern "C" fn masu_track_stats(track: *mut Track, stats: *mut MasuTra
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn masu_track_reason(track: *mut Track) -> *const c_char {
     // SAFETY: the caller's.
-    let held = unsafe { context(track) }.and_then(Track::hold);
-    held.map_or(c"no reason can be given now", |mut held| held.reason()).as_ptr()
+    let locked = unsafe { context(track) }.and_then(Track::hold);
+    locked.map_or(c"no reason can be given now", |mut locked| locked.reason()).as_ptr()
 }
 
 /// Calls `work` with the lock of a context.
-pub fn with(context: Result<&Track, c_int>, work: impl FnOnce(&mut crate::track::Held<'_>) -> c_int) -> c_int {
+pub fn with(context: Result<&Track, c_int>, work: impl FnOnce(&mut crate::track::Locked<'_>) -> c_int) -> c_int {
     match context.and_then(Track::hold) {
-        Ok(mut held) => work(&mut held),
+        Ok(mut locked) => work(&mut locked),
         Err(result) => result,
     }
 }

@@ -73,7 +73,7 @@ pub extern "C" fn hps_enable_track(threshold_pages: u64, delivery: c_int) -> c_i
     };
     set_functions(track);
     // SAFETY: ours, and never freed.
-    with(Ok(unsafe { &*track }), |held| held.enable_with(threshold_pages.max(1), delivery == MASU_BY_HANDLER))
+    with(Ok(unsafe { &*track }), |locked| locked.enable_with(threshold_pages.max(1), delivery == MASU_BY_HANDLER))
 }
 
 fn set_functions(track: *mut Track) -> c_int {
@@ -112,7 +112,7 @@ pub unsafe extern "C" fn hps_set_functions(decide: HpsDecide, compact: HpsCompac
     };
     // SAFETY: ours, and never freed.
     match unsafe { &*track }.hold() {
-        Ok(held) => drop(held),
+        Ok(locked) => drop(locked),
         Err(result) => return result,
     }
     DECIDE.store(decide.map_or(null_mut(), |function| function as *mut c_void), SeqCst);

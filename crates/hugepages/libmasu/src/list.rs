@@ -28,7 +28,7 @@ pub struct List {
 /// Reason for which there is no list.
 pub enum Unusable {
     /// Not a tracker's list: it could be changed, or is malformed. Its sender is not trusted any more.
-    Untrue,
+    Untrusted,
     /// No room for it in the address space.
     NoMemory,
 }
@@ -40,18 +40,18 @@ impl List {
         // SAFETY: asks; a file without seals gives a negative answer.
         let seals = unsafe { libc::fcntl(file.number(), libc::F_GET_SEALS) };
         if seals < 0 || seals & SEALS != SEALS {
-            return Err(Unusable::Untrue);
+            return Err(Unusable::Untrusted);
         }
         // SAFETY: asks; nothing is read or written.
         let end = unsafe { libc::lseek(file.number(), 0, libc::SEEK_END) };
         let Some(bytes) = usize::try_from(end).ok().filter(|bytes| *bytes >= size_of::<Head>()) else {
-            return Err(Unusable::Untrue);
+            return Err(Unusable::Untrusted);
         };
         let mapping = Mapping::of_file(file, bytes).ok_or(Unusable::NoMemory)?;
         // SAFETY: the mapping begins at a page and has room for it; it is sealed against writes, and any bytes are
         // valid.
         let head = unsafe { mapping.start().cast::<Head>().read() };
-        if head.fits(bytes as u64) { Ok(List { mapping, head }) } else { Err(Unusable::Untrue) }
+        if head.fits(bytes as u64) { Ok(List { mapping, head }) } else { Err(Unusable::Untrusted) }
     }
 
     /// Number of the list.

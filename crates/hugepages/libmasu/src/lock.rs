@@ -1,7 +1,7 @@
 //! A lock with an owner: the owner that takes it again, from a callback or a signal handler, gets an error and never
 //! waits.
 //!
-//! A lock held at a fork by another thread, which the fork does not copy, is free in the child.
+//! A lock that another thread holds at a fork is free in the child, since the fork does not copy that thread.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 

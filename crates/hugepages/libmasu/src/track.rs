@@ -88,19 +88,19 @@ const NO_REASON: &CStr = c"nothing has been refused";
 
 /// End of a connection to a tracker.
 #[derive(Clone, Copy)]
-enum Parting {
+enum End {
     /// Unregister with the tracker.
-    Said,
+    Requested,
     /// The tracker refused to begin.
     Refused,
     /// The tracker has ended, or does not answer.
-    Silent,
+    Lost,
 }
 
 /// Proof of holding the lock; releases it.
-pub struct Held<'a>(&'a Track, #[expect(dead_code, reason = "for as long as it lives")] NotCancelled);
+pub struct Locked<'a>(&'a Track, #[expect(dead_code, reason = "for as long as it lives")] NotCancelled);
 
-impl Drop for Held<'_> {
+impl Drop for Locked<'_> {
     fn drop(&mut self) {
         self.0.lock.give();
         self.0.deliver();
@@ -151,12 +151,12 @@ impl Track {
     }
 
     /// Takes the lock, for a call from the program.
-    pub fn hold(&self) -> Result<Held<'_>, c_int> {
+    pub fn hold(&self) -> Result<Locked<'_>, c_int> {
         if self.is_forked() {
             return Err(MASU_FORKED);
         }
         let whole = NotCancelled::now();
-        self.lock.take().map(|()| Held(self, whole)).map_err(|_| MASU_BUSY)
+        self.lock.take().map(|()| Locked(self, whole)).map_err(|_| MASU_BUSY)
     }
 
     /// Whether it was enabled by the parent of this forked process.
@@ -246,7 +246,7 @@ impl Track {
     }
 }
 
-impl Held<'_> {
+impl Locked<'_> {
     fn inner(&mut self) -> &mut Inner {
         // SAFETY: the lock is ours for as long as `self`, and this borrows all of it.
         unsafe { &mut *self.0.inner.get() }
@@ -259,7 +259,7 @@ impl Held<'_> {
         if inner.on.as_ref().is_some_and(|on| !on.tracker.is_over()) {
             return MASU_ALREADY;
         }
-        self.leave(Parting::Silent);
+        self.leave(End::Lost);
         let inner = self.inner();
         let tracker = match Tracker::find() {
             Ok(tracker) => tracker,
@@ -272,7 +272,7 @@ impl Held<'_> {
         // SAFETY: a new descriptor.
         let woken = Descriptor::of(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) });
         let (Some(taken), Some(woken)) = (signal::descriptor(signal), woken) else {
-            signal::give_back(signal);
+            signal::release(signal);
             return MASU_SYSTEM;
         };
         track.process.store(own_process(), SeqCst);
@@ -294,15 +294,15 @@ impl Held<'_> {
                 MASU_OK
             }
             Ok(_) => {
-                self.leave(Parting::Said);
+                self.leave(End::Requested);
                 MASU_NO_TRACKER
             }
             Err(failed @ Failed::Refused(_)) => {
-                self.leave(Parting::Refused);
+                self.leave(End::Refused);
                 self.inner().failed(failed)
             }
             Err(failed) => {
-                self.leave(Parting::Silent);
+                self.leave(End::Lost);
                 self.inner().failed(failed)
             }
         }
@@ -316,21 +316,21 @@ impl Held<'_> {
         if self.0.waiter.load(SeqCst) == own_thread() {
             return MASU_BUSY;
         }
-        self.leave(Parting::Said);
+        self.leave(End::Requested);
         MASU_OK
     }
 
     /// Ends being watched. The signal is released when none can come any more: the tracker has confirmed that, or has
     /// ended.
-    fn leave(&mut self, parting: Parting) {
+    fn leave(&mut self, end: End) {
         let track = self.0;
         let inner = self.inner();
         track.talk.store(core::ptr::null_mut(), SeqCst);
         let Some(on) = inner.on.take() else { return };
-        let is_over = match parting {
-            Parting::Refused => true,
-            Parting::Silent => on.tracker.has_ended(),
-            Parting::Said => {
+        let is_over = match end {
+            End::Refused => true,
+            End::Lost => on.tracker.has_ended(),
+            End::Requested => {
                 matches!(on.tracker.ask(&Request::Unregister), Ok((Answer::Bye, _))) || on.tracker.has_ended()
             }
         };
@@ -342,7 +342,7 @@ impl Held<'_> {
             unsafe { libc::sched_yield() };
         }
         if is_over {
-            signal::give_back(signal);
+            signal::release(signal);
         } else {
             signal::disown(signal);
         }
@@ -410,7 +410,7 @@ impl Held<'_> {
         if self.inner().on.as_ref().is_some_and(|on| !on.tracker.is_over()) {
             return MASU_ALREADY;
         }
-        self.leave(Parting::Silent);
+        self.leave(End::Lost);
         self.0.by_handler.store(by_handler, SeqCst);
         self.inner().terms.threshold_pages = threshold_pages;
         self.enable()
@@ -461,7 +461,7 @@ impl Inner {
     fn failed(&mut self, failed: Failed) -> c_int {
         match failed {
             Failed::NoTracker => MASU_NO_TRACKER,
-            Failed::Stranger => {
+            Failed::Untrusted => {
                 self.reason = c"the tracker belongs to neither root nor your user";
                 MASU_REFUSED
             }
@@ -483,7 +483,7 @@ impl Inner {
                     MASU_OK
                 }
                 Err(Unusable::NoMemory) => MASU_NO_MEMORY,
-                Err(Unusable::Untrue) => {
+                Err(Unusable::Untrusted) => {
                     on.tracker.give_up();
                     MASU_NO_TRACKER
                 }
@@ -508,7 +508,7 @@ impl Inner {
         let to_compact = functions.compact.and_then(|_| Mapping::new(list.len().max(1) * size_of::<MasuWindow>()));
         let compacted = to_compact.as_ref().map(|space| space.start().cast::<MasuWindow>());
         let mut compact_count = 0;
-        let mut said = Ok(());
+        let mut sent = Ok(());
         let mut verdicts = Verdicts::of(&list);
         for (number, window) in list.windows() {
             let verdict = match functions.decide {
@@ -527,18 +527,18 @@ impl Inner {
                 unsafe { space.add(compact_count).write(window) };
                 compact_count += 1;
             }
-            if functions.decide.is_some() && said.is_ok() {
-                said = verdicts.put(&on.tracker, number, verdict as u8);
+            if functions.decide.is_some() && sent.is_ok() {
+                sent = verdicts.put(&on.tracker, number, verdict as u8);
             }
         }
-        if functions.decide.is_some() && said.is_ok() {
-            said = verdicts.finish(&on.tracker);
+        if functions.decide.is_some() && sent.is_ok() {
+            sent = verdicts.finish(&on.tracker);
         }
         if let (Some(compact), Some(windows)) = (functions.compact, compacted.filter(|_| compact_count > 0)) {
             // SAFETY: the program's own function; the windows and their pages live until it returns.
             unsafe { compact(windows, compact_count, functions.user) };
         }
-        said.map_or_else(|failed| self.failed(failed), |()| MASU_OK)
+        sent.map_or_else(|failed| self.failed(failed), |()| MASU_OK)
     }
 }
 

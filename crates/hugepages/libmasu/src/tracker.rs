@@ -13,7 +13,7 @@ use contract::track::{SOCKET, SOCKET_PATH_BYTES, SOCKET_VARIABLE};
 use crate::kernel::Descriptor;
 
 /// Time without an answer after which a tracker is given up. It may have much memory to scan, which takes its time.
-const PATIENCE_S: libc::time_t = 10;
+const ANSWER_WITHIN_S: libc::time_t = 10;
 
 /// Verdicts sent at once: the stack of a signal handler is small.
 pub const VERDICTS_AT_ONCE: usize = 1024;
@@ -32,7 +32,7 @@ pub enum Failed {
     /// There is no tracker, or not any more.
     NoTracker,
     /// It belongs neither to root nor to the caller's user.
-    Stranger,
+    Untrusted,
     /// It refused.
     Refused(Refused),
 }
@@ -46,7 +46,7 @@ impl Tracker {
         let socket = Descriptor::of(socket).ok_or(Failed::NoTracker)?;
         // Before connecting: with many clients at once, connecting waits, too.
         for option in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO] {
-            let time = libc::timeval { tv_sec: PATIENCE_S, tv_usec: 0 };
+            let time = libc::timeval { tv_sec: ANSWER_WITHIN_S, tv_usec: 0 };
             set(&socket, option, &time);
         }
         let at = (&raw const address).cast::<libc::sockaddr>();
@@ -59,7 +59,7 @@ impl Tracker {
         let own = unsafe { libc::geteuid() };
         match tracker.user() {
             Some(user) if user == 0 || user == own => Ok(tracker),
-            _ => Err(Failed::Stranger),
+            _ => Err(Failed::Untrusted),
         }
     }
 

@@ -18,15 +18,15 @@ pub fn wait(track: &Track, timeout_ms: c_int, active: &mut u64) -> c_int {
         return MASU_INVALID;
     }
     let _whole = NotCancelled::now();
-    let mut held = match track.hold() {
-        Ok(held) => held,
+    let mut locked = match track.hold() {
+        Ok(locked) => locked,
         Err(result) => return result,
     };
-    let Some(waits) = held.waits_on() else { return MASU_NOT_ENABLED };
+    let Some(waits) = locked.waits_on() else { return MASU_NOT_ENABLED };
     if track.waiter.compare_exchange(0, own_thread(), SeqCst, SeqCst).is_err() {
         return MASU_BUSY;
     }
-    drop(held);
+    drop(locked);
     let was_blocked = signal::mask(libc::SIG_BLOCK, waits.signal);
     let result = sleep(track, waits, timeout_ms, active);
     if !was_blocked {
@@ -46,16 +46,16 @@ fn sleep(track: &Track, waits: Waits, timeout_ms: c_int, active: &mut u64) -> c_
         if !track.is_on() {
             return MASU_NOT_ENABLED;
         }
-        let came = track.take_pending();
-        if came > 0 {
-            *active = came;
+        let active_now = track.take_pending();
+        if active_now > 0 {
+            *active = active_now;
             return MASU_OK;
         }
         let left = if timeout_ms < 0 { -1 } else { end - now_ms() };
         if timeout_ms >= 0 && left <= 0 {
             return MASU_NOTHING;
         }
-        match look(waits, poll_ms(left)) {
+        match poll_once(waits, poll_ms(left)) {
             Ok(false) => {}
             Ok(true) => return MASU_NO_TRACKER,
             Err(()) => return MASU_SYSTEM,
@@ -70,7 +70,7 @@ fn poll_ms(left: i64) -> c_int {
 }
 
 /// Sleeps until an event, and returns whether it is only the end of the tracker.
-fn look(waits: Waits, timeout_ms: c_int) -> Result<bool, ()> {
+fn poll_once(waits: Waits, timeout_ms: c_int) -> Result<bool, ()> {
     let entry = |fd, events| libc::pollfd { fd, events, revents: 0 };
     let mut fds = [entry(waits.taken, libc::POLLIN), entry(waits.woken, libc::POLLIN), entry(waits.tracker, 0)];
     // SAFETY: three entries, which live as long as the call.

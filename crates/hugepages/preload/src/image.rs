@@ -13,7 +13,7 @@ use contract::placement::{self, Size};
 use contract::status_page::{Code, Kind};
 
 use crate::state::STATE;
-use crate::{kernel, next, place};
+use crate::{kernel, next, reservation};
 
 /// Request for the objects.
 struct Wanted {
@@ -124,9 +124,9 @@ unsafe fn of_text(base: u64, part: &libc::Elf64_Phdr) -> Code {
 /// # Safety
 /// Mapped and readable, and not written meanwhile; `protection` is its present protection.
 unsafe fn replace(start: usize, bytes: usize, protection: c_int) -> bool {
-    let flags = place::PLAIN | libc::MAP_FIXED;
+    let flags = reservation::PLAIN | libc::MAP_FIXED;
     let phase = start & (Size::HUGE.bytes() - 1);
-    let Some(copy) = place::reserve(bytes, Size::HUGE, phase, place::PLAIN) else { return false };
+    let Some(copy) = reservation::reserve(bytes, Size::HUGE, phase, reservation::PLAIN) else { return false };
     // SAFETY: our own empty reservation becomes memory.
     if !unsafe { kernel::mprotect(copy, bytes, libc::PROT_READ | libc::PROT_WRITE) } {
         // SAFETY: reserved above, known only here.

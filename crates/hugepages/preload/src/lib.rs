@@ -16,7 +16,7 @@ mod heap;
 mod image;
 mod kernel;
 mod next;
-mod place;
+mod reservation;
 mod stack;
 mod start;
 mod state;
@@ -83,7 +83,7 @@ pub unsafe extern "C" fn mmap(
     // Pages populated before the advice would be small ones.
     let populate = has(libc::MAP_POPULATE) && !has(libc::MAP_NONBLOCK);
     let flags = flags & !libc::MAP_POPULATE;
-    let aligned = |size| kernel::keeping_errno(|| place::map(bytes, size, protection, flags));
+    let aligned = |size| kernel::keeping_errno(|| reservation::map(bytes, size, protection, flags));
     // SAFETY: the caller's, without a flag that only sets the time of populating.
     let as_asked = || unsafe { map_as_asked(foreign, start, bytes, protection, flags, fd, offset) };
     let at = match placement.align_to.and_then(aligned) {
@@ -161,7 +161,7 @@ pub unsafe extern "C" fn mremap(
     }
     let (old, place) = (old.expose_provenance(), place.expose_provenance());
     let grows = flags == libc::MREMAP_MAYMOVE && bytes > old_bytes && old_bytes != 0;
-    let size = STATE.sizes().largest_within(bytes).filter(|_| grows && STATE.align() && place::may_place());
+    let size = STATE.sizes().largest_within(bytes).filter(|_| grows && STATE.align() && reservation::may_place());
     // SAFETY: the caller's, with fewer flags.
     let grown = size.and_then(|size| unsafe { grow(old, old_bytes, bytes, size) });
     // SAFETY: the caller's.
@@ -191,11 +191,11 @@ unsafe fn grow(old: usize, old_bytes: usize, bytes: usize, size: Size) -> Option
         }
         // Huge pages stay whole only at the same offset from a multiple of their size as before.
         let phase = if placement::whole_pages(old, old_bytes, size) > 0 { old & (size.bytes() - 1) } else { 0 };
-        let place = place::reserve(bytes, size, phase, place::PLAIN)?;
+        let place = reservation::reserve(bytes, size, phase, reservation::PLAIN)?;
         // SAFETY: the caller's; `place` holds only our own empty reservation.
         let there = unsafe { kernel::mremap(old, old_bytes, bytes, libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED, place) };
         if there == kernel::FAILED {
-            place::give_back(place, bytes);
+            reservation::release(place, bytes);
             return None;
         }
         Some(there)
@@ -243,15 +243,15 @@ pub unsafe extern "C" fn pthread_create(
     argument: *mut c_void,
 ) -> c_int {
     // SAFETY: the caller's attributes.
-    let errand = if STATE.stack() { unsafe { stack::errand(attributes, function, argument) } } else { None };
-    let Some(errand) = errand else {
+    let start = if STATE.stack() { unsafe { stack::thread_start(attributes, function, argument) } } else { None };
+    let Some(start) = start else {
         // SAFETY: the caller's.
         return unsafe { next::pthread_create(thread, attributes, function, argument) };
     };
     // SAFETY: the caller's, with a function that calls the caller's with its argument.
-    let answer = unsafe { next::pthread_create(thread, attributes, stack::begin, errand.argument()) };
+    let answer = unsafe { next::pthread_create(thread, attributes, stack::begin, start.argument()) };
     if answer != 0 {
-        errand.cancel();
+        start.cancel();
     }
     answer
 }
@@ -264,7 +264,7 @@ pub unsafe extern "C" fn pthread_create(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn prctl(operation: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
     if matches!(operation, libc::PR_SET_NO_NEW_PRIVS | libc::PR_SET_SECCOMP) {
-        STATE.rest();
+        STATE.stop();
     }
     // SAFETY: the caller's.
     unsafe { next::prctl(operation, a, b, c, d) }

@@ -61,15 +61,15 @@ fn is_free_below(lowest: usize, here: usize) -> bool {
 /// Work of a new thread after it has advised its stack. There is a fixed number of these, so that nothing is
 /// allocated: a thread takes its own before it does anything else, so they are free again at once.
 #[derive(Debug)]
-pub struct Errand {
+pub struct ThreadStart {
     taken: AtomicBool,
     function: AtomicUsize,
     argument: AtomicPtr<c_void>,
     stack_bytes: AtomicUsize,
 }
 
-static ERRANDS: [Errand; 64] = [const {
-    Errand {
+static THREAD_STARTS: [ThreadStart; 64] = [const {
+    ThreadStart {
         taken: AtomicBool::new(false),
         function: AtomicUsize::new(0),
         argument: AtomicPtr::new(core::ptr::null_mut()),
@@ -77,7 +77,7 @@ static ERRANDS: [Errand; 64] = [const {
     }
 }; 64];
 
-impl Errand {
+impl ThreadStart {
     /// Argument for the thread in place of its own.
     pub fn argument(&'static self) -> *mut c_void {
         core::ptr::from_ref(self).cast_mut().cast()
@@ -93,11 +93,11 @@ impl Errand {
 ///
 /// # Safety
 /// `attributes` is null or points to attributes.
-pub unsafe fn errand(
+pub unsafe fn thread_start(
     attributes: *const libc::pthread_attr_t,
     function: Function,
     argument: *mut c_void,
-) -> Option<&'static Errand> {
+) -> Option<&'static ThreadStart> {
     type GetSize = unsafe extern "C" fn(*const libc::pthread_attr_t, *mut usize) -> i32;
     let mut bytes = THREAD_BYTES.load(Relaxed);
     if !attributes.is_null() {
@@ -109,26 +109,26 @@ pub unsafe fn errand(
             return None;
         }
     }
-    let free = |errand: &&Errand| !errand.taken.swap(true, Acquire);
-    let errand = ERRANDS.iter().find(free)?;
-    errand.function.store(function as usize, Relaxed);
-    errand.argument.store(argument, Relaxed);
-    errand.stack_bytes.store(bytes, Relaxed);
-    Some(errand)
+    let free = |thread_start: &&ThreadStart| !thread_start.taken.swap(true, Acquire);
+    let thread_start = THREAD_STARTS.iter().find(free)?;
+    thread_start.function.store(function as usize, Relaxed);
+    thread_start.argument.store(argument, Relaxed);
+    thread_start.stack_bytes.store(bytes, Relaxed);
+    Some(thread_start)
 }
 
 /// Start of a thread: it advises its stack, which lies below its descriptor, and calls its own function. A little of
 /// the neighbouring memory may be advised too, which changes no content.
 ///
 /// # Safety
-/// Called by the C library in a new thread, with an [`Errand`].
-pub unsafe extern "C" fn begin(errand: *mut c_void) -> *mut c_void {
-    // SAFETY: one of `ERRANDS`; only this thread has it until it marks it free.
-    let errand = unsafe { &*errand.cast::<Errand>() };
-    let function = errand.function.load(Relaxed);
-    let argument = errand.argument.load(Relaxed);
-    let bytes = errand.stack_bytes.load(Relaxed);
-    errand.cancel();
+/// Called by the C library in a new thread, with a [`ThreadStart`].
+pub unsafe extern "C" fn begin(thread_start: *mut c_void) -> *mut c_void {
+    // SAFETY: one of `THREAD_STARTS`; only this thread has it until it marks it free.
+    let thread_start = unsafe { &*thread_start.cast::<ThreadStart>() };
+    let function = thread_start.function.load(Relaxed);
+    let argument = thread_start.argument.load(Relaxed);
+    let bytes = thread_start.stack_bytes.load(Relaxed);
+    thread_start.cancel();
     let here = core::ptr::from_ref(&bytes).addr() & !(Size::SMALL.bytes() - 1);
     // SAFETY: no arguments; the descriptor's address, which is not read.
     let top = kernel::address(unsafe { libc::pthread_self() });
@@ -138,7 +138,7 @@ pub unsafe extern "C" fn begin(errand: *mut c_void) -> *mut c_void {
             kernel::keeping_errno(|| advise(first, whole));
         }
     }
-    // SAFETY: stored by `errand` from a function of this type.
+    // SAFETY: stored by `thread_start` from a function of this type.
     let function: Function = unsafe { core::mem::transmute(function) };
     // SAFETY: the contract of pthread_create's caller.
     unsafe { function(argument) }

@@ -23,17 +23,17 @@ static BEGIN: unsafe extern "C" fn(c_int, *const *mut c_char, *const *mut c_char
 static END: extern "C" fn() = end;
 
 /// Longest wait of an exiting program for masu's last count.
-const LAST_LOOK_MS: i64 = 250;
+const LAST_COUNT_MS: i64 = 250;
 
 /// Whether it waits at all.
-static LAST_LOOK: AtomicBool = AtomicBool::new(false);
+static LAST_COUNT: AtomicBool = AtomicBool::new(false);
 
 /// Start time, by the kernel's clock; 0 for the program that masu started itself, which is counted even if it was
 /// short.
 static BEGUN_MS: AtomicI64 = AtomicI64::new(0);
 
 /// Age from which other programs are counted at exit. A younger one is counted only if it reserved a window.
-const WORTH_A_LOOK_MS: i64 = 100;
+const COUNTED_FROM_MS: i64 = 100;
 
 /// Whether masu knows this process by another id than its own: it is in a pid namespace within masu's.
 static NESTED: AtomicBool = AtomicBool::new(false);
@@ -56,23 +56,23 @@ unsafe extern "C" fn begin(_: c_int, _: *const *mut c_char, environment: *const 
             heap::read_tunables();
         }
         STATE.begin(asked.sizes, asked.align, asked.stack);
-        if let Some(start) = asked.board.and_then(map_board) {
-            LAST_LOOK.store(asked.last_look, Relaxed);
-            let is_main = asked.board.and_then(masu_of).is_some_and(|masu| kernel::parent() == Some(masu));
+        if let Some(start) = asked.status_page.and_then(map_status_page) {
+            LAST_COUNT.store(asked.last_count, Relaxed);
+            let is_main = asked.status_page.and_then(masu_of).is_some_and(|masu| kernel::parent() == Some(masu));
             BEGUN_MS.store(if is_main { 0 } else { kernel::clock_ms() }, Relaxed);
             if let Some(process) = known_as().or_else(kernel::process) {
                 NESTED.store(kernel::process() != Some(process), Relaxed);
                 // SAFETY: mapped just now, shared and writable, and never unmapped.
-                unsafe { STATE.take_board(start, process) };
-                at_fork_take_a_seat();
+                unsafe { STATE.use_status_page(start, process) };
+                register_fork_handler();
             }
         }
         if asked.stack {
             stack::advise_main(environment.end());
         }
         let code = image::advise(asked.code);
-        if let Some(seat) = STATE.seat().filter(|_| code != Code::Untouched) {
-            seat.set_code(code);
+        if let Some(slot) = STATE.slot().filter(|_| code != Code::Untouched) {
+            slot.set_code(code);
         }
         if asked.alone {
             serve_no_children(environment, start);
@@ -83,25 +83,25 @@ unsafe extern "C" fn begin(_: c_int, _: *const *mut c_char, environment: *const 
 /// Gives masu, which waits on the futex word, time for a last count of huge memory; limited, and only if masu
 /// requested it for a report.
 extern "C" fn end() {
-    let Some((board, seat)) = STATE.board().zip(STATE.seat()) else { return };
-    if !STATE.is_seated_here() {
+    let Some((status_page, slot)) = STATE.status_page().zip(STATE.slot()) else { return };
+    if !STATE.owns_slot() {
         return;
     }
-    let short = kernel::clock_ms() - BEGUN_MS.load(Relaxed) < WORTH_A_LOOK_MS && seat.reserved_in_all() == 0;
-    if !LAST_LOOK.load(Relaxed) || short || board.is_closed() {
+    let short = kernel::clock_ms() - BEGUN_MS.load(Relaxed) < COUNTED_FROM_MS && slot.reserved_in_all() == 0;
+    if !LAST_COUNT.load(Relaxed) || short || status_page.is_closed() {
         // The slot is not read any more, and other processes may need it.
-        board.leave(&seat);
+        status_page.release(&slot);
         return;
     }
-    seat.set_stage(Stage::Leaving);
-    board.bell().fetch_add(1, Relaxed);
-    kernel::wake(board.bell());
+    slot.set_stage(Stage::Leaving);
+    status_page.doorbell().fetch_add(1, Relaxed);
+    kernel::wake(status_page.doorbell());
     let step_ms = 50;
-    for _ in 0..LAST_LOOK_MS / step_ms {
-        if seat.stage() != Stage::Leaving || board.is_closed() {
+    for _ in 0..LAST_COUNT_MS / step_ms {
+        if slot.stage() != Stage::Leaving || status_page.is_closed() {
             return;
         }
-        kernel::wait(seat.stage_word(), Stage::Leaving as u32, step_ms);
+        kernel::wait(slot.stage_word(), Stage::Leaving as u32, step_ms);
     }
 }
 
@@ -152,7 +152,7 @@ impl Environment {
 
 /// Maps the status page. In another pid namespace, or after masu has ended, its path may lead elsewhere: only a file
 /// with the status page's name is opened.
-fn map_board(path: &str) -> Option<usize> {
+fn map_status_page(path: &str) -> Option<usize> {
     let mut text = [0u8; 64];
     text.get_mut(..path.len())?.copy_from_slice(path.as_bytes());
     let path = CStr::from_bytes_until_nul(&text).ok()?;
@@ -171,7 +171,7 @@ fn known_as() -> Option<u32> {
 
 /// Registers a slot for forked children, which have the same memory and are processes of their own. (Reading the
 /// child's id in the outer namespace would take a call that a sandbox may forbid by then.)
-fn at_fork_take_a_seat() {
+fn register_fork_handler() {
     type Register = unsafe extern "C" fn(
         Option<extern "C" fn()>,
         Option<extern "C" fn()>,
@@ -187,10 +187,10 @@ fn at_fork_take_a_seat() {
             // The first of a namespace: no other process has this id after a fork.
             Some(1) => {
                 NESTED.store(true, Relaxed);
-                STATE.stand();
+                STATE.take_no_slot();
             }
-            Some(process) if !NESTED.load(Relaxed) => STATE.take_seat(process),
-            _ => STATE.stand(),
+            Some(process) if !NESTED.load(Relaxed) => STATE.take_slot(process),
+            _ => STATE.take_no_slot(),
         });
     }
     // The C library's pthread_atfork is this, with a handle of the function's owner.

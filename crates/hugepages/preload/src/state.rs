@@ -15,12 +15,12 @@ pub static STATE: State = State {
     kib: AtomicU32::new(0),
     align: AtomicBool::new(false),
     stack: AtomicBool::new(false),
-    board: AtomicPtr::new(core::ptr::null_mut()),
-    seat: AtomicUsize::new(NO_SEAT),
+    status_page: AtomicPtr::new(core::ptr::null_mut()),
+    slot: AtomicUsize::new(NO_SLOT),
     process: AtomicU32::new(NO_PROCESS),
 };
 
-const NO_SEAT: usize = usize::MAX;
+const NO_SLOT: usize = usize::MAX;
 const NO_PROCESS: u32 = 0;
 
 /// See [`STATE`].
@@ -31,8 +31,8 @@ pub struct State {
     /// Alignment while there is no slot with a switch.
     align: AtomicBool,
     stack: AtomicBool,
-    board: AtomicPtr<AtomicU32>,
-    seat: AtomicUsize,
+    status_page: AtomicPtr<AtomicU32>,
+    slot: AtomicUsize,
     /// Owner of the slot: this process's own id.
     process: AtomicU32,
 }
@@ -46,10 +46,10 @@ impl State {
     }
 
     /// Ends: hooks pass everything through, and nothing is done at the exit.
-    pub fn rest(&self) {
+    pub fn stop(&self) {
         self.kib.store(0, Release);
         self.stack.store(false, Relaxed);
-        self.seat.store(NO_SEAT, Relaxed);
+        self.slot.store(NO_SLOT, Relaxed);
     }
 
     /// True from the beginning to the end: not before the start, and not in a sandboxed program.
@@ -73,8 +73,8 @@ impl State {
 
     /// Whether mappings are aligned now.
     pub fn align(&self) -> bool {
-        match self.seat() {
-            Some(seat) => seat.switches().align(),
+        match self.slot() {
+            Some(slot) => slot.switches().align(),
             None => self.align.load(Relaxed),
         }
     }
@@ -88,58 +88,58 @@ impl State {
     ///
     /// # Safety
     /// `status_page::BYTES` are mapped there, shared and writable, for as long as the process lives.
-    pub unsafe fn take_board(&self, start: usize, process: u32) {
-        self.board.store(core::ptr::with_exposed_provenance_mut(start), Release);
-        self.take_seat(process);
+    pub unsafe fn use_status_page(&self, start: usize, process: u32) {
+        self.status_page.store(core::ptr::with_exposed_provenance_mut(start), Release);
+        self.take_slot(process);
     }
 
     /// Takes a slot for this process: at the start, and in a child after fork, which must not count in its parent's.
-    pub fn take_seat(&self, process: u32) {
-        let Some(board) = self.board() else { return };
+    pub fn take_slot(&self, process: u32) {
+        let Some(status_page) = self.status_page() else { return };
         let align = self.align();
         self.align.store(align, Relaxed);
         self.process.store(kernel::process().unwrap_or(NO_PROCESS), Relaxed);
-        self.seat.store(board.sit_down(process, Switches::new(align)).unwrap_or(NO_SEAT), Relaxed);
+        self.slot.store(status_page.take_slot(process, Switches::new(align)).unwrap_or(NO_SLOT), Relaxed);
     }
 
     /// Takes no slot: masu could not tell its owner.
-    pub fn stand(&self) {
+    pub fn take_no_slot(&self) {
         self.align.store(self.align(), Relaxed);
-        self.seat.store(NO_SEAT, Relaxed);
+        self.slot.store(NO_SLOT, Relaxed);
     }
 
     /// True in the process that took the slot; false in a child created without the C library.
-    pub fn is_seated_here(&self) -> bool {
+    pub fn owns_slot(&self) -> bool {
         kernel::process() == Some(self.process.load(Relaxed))
     }
 
     /// Status page, if there is one.
-    pub fn board(&self) -> Option<StatusPage<'static>> {
-        let words = self.board.load(Acquire);
+    pub fn status_page(&self) -> Option<StatusPage<'static>> {
+        let words = self.status_page.load(Acquire);
         if words.is_null() {
             return None;
         }
-        // SAFETY: set by `take_board`, whose caller guarantees this number of words for the life of the process;
+        // SAFETY: set by `use_status_page`, whose caller guarantees this number of words for the life of the process;
         // atomics may be shared with other processes.
         StatusPage::of(unsafe { core::slice::from_raw_parts(words, WORDS) })
     }
 
     /// Slot of this process.
-    pub fn seat(&self) -> Option<ProcessSlot<'static>> {
-        self.board()?.seat(self.seat.load(Relaxed))
+    pub fn slot(&self) -> Option<ProcessSlot<'static>> {
+        self.status_page()?.slot(self.slot.load(Relaxed))
     }
 
     /// Counts reserved windows.
     pub fn count_reserved(&self, kind: Kind, windows: usize) {
-        if let Some(seat) = self.seat().filter(|_| windows > 0) {
-            seat.add_reserved(kind, windows);
+        if let Some(slot) = self.slot().filter(|_| windows > 0) {
+            slot.add_reserved(kind, windows);
         }
     }
 
     /// Counts a mapping moved to a multiple of a superpage.
     pub fn count_aligned(&self) {
-        if let Some(seat) = self.seat() {
-            seat.add_aligned();
+        if let Some(slot) = self.slot() {
+            slot.add_aligned();
         }
     }
 }

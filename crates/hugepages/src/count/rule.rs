@@ -64,7 +64,7 @@ pub fn may_have_been_huge(mapping: &Mapping, flags: VmFlags, giving: Giving) -> 
 
 /// Contents of a window, or of a mapping's part of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct Contents {
     /// Pages of the program's own in memory, without the zero page.
     pub resident: u64,
     /// Pages in swap.
@@ -73,7 +73,7 @@ pub struct Held {
     pub huge: u64,
 }
 
-impl Held {
+impl Contents {
     /// One huge page.
     pub fn is_huge(self) -> bool {
         self.huge == PAGES_PER_WINDOW as u64
@@ -91,22 +91,22 @@ impl Held {
 }
 
 /// Adds the runs of one mapping to the contents of its windows.
-pub fn held(windows: &mut BTreeMap<Window, Held>, runs: &[Run]) {
+pub fn contents(windows: &mut BTreeMap<Window, Contents>, runs: &[Run]) {
     for run in runs.iter().filter(|run| !run.zero) {
         for window in run.range.touched_windows() {
             let Some(part) = run.range.intersection(window.range()) else { continue };
             let pages = part.pages().0;
-            let held = windows.entry(window).or_default();
-            held.resident += if run.present { pages } else { 0 };
-            held.swapped += if run.swapped && !run.present { pages } else { 0 };
-            held.huge += if run.present && run.huge { pages } else { 0 };
+            let contents = windows.entry(window).or_default();
+            contents.resident += if run.present { pages } else { 0 };
+            contents.swapped += if run.swapped && !run.present { pages } else { 0 };
+            contents.huge += if run.present && run.huge { pages } else { 0 };
         }
     }
 }
 
 /// Position of a window in its mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Extent {
     /// Whole in one mapping.
     Whole,
     /// Over the edge of a mapping that would get huge pages.
@@ -160,14 +160,14 @@ pub fn frames(entries: &[PageEntry], left_out: impl Fn(usize) -> bool) -> Frames
 }
 
 /// Whether this window, which is not huge, was huge once. `None` when unknown.
-pub fn once_huge(frames: Frames, resident: u64, place: Place, one_block_still: bool) -> Option<bool> {
-    match (frames, place) {
+pub fn once_huge(frames: Frames, resident: u64, extent: Extent, one_block_still: bool) -> Option<bool> {
+    match (frames, extent) {
         (Frames::Hidden, _) => None,
         (Frames::NoBase, _) => Some(false),
         (Frames::Base(_), _) if one_block_still => Some(true),
-        (Frames::Base(base), Place::Whole) => Some(base.fits * 2 >= resident),
-        (Frames::Base(_), Place::Unwanted) => Some(false),
-        (Frames::Base(base), Place::Edge) => Some(base.fits >= FIT_AT_EDGE && base.fits * 2 >= resident),
+        (Frames::Base(base), Extent::Whole) => Some(base.fits * 2 >= resident),
+        (Frames::Base(_), Extent::Unwanted) => Some(false),
+        (Frames::Base(base), Extent::Edge) => Some(base.fits >= FIT_AT_EDGE && base.fits * 2 >= resident),
     }
 }
 
@@ -189,11 +189,11 @@ pub enum Fate {
 }
 
 /// The fate of a window.
-pub fn fate(held: Held, once_huge: Option<bool>) -> Fate {
+pub fn fate(contents: Contents, once_huge: Option<bool>) -> Fate {
     match once_huge {
-        _ if held.is_huge() => Fate::Allocated,
-        _ if !held.is_touched() => Fate::Untouched,
-        _ if held.resident == 0 => Fate::SwappedOut,
+        _ if contents.is_huge() => Fate::Allocated,
+        _ if !contents.is_touched() => Fate::Untouched,
+        _ if contents.resident == 0 => Fate::SwappedOut,
         Some(true) => Fate::Downgraded,
         Some(false) => Fate::Failed,
         None => Fate::NotHuge,

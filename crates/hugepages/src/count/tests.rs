@@ -26,7 +26,7 @@ fn huge_pages_may_have_a_mode_of_their_own() {
 }
 
 #[test]
-fn smaller_sizes_are_looked_for_where_the_host_gives_any() {
+fn smaller_sizes_are_counted_where_the_host_gives_any() {
     let never = "always madvise [never]\n";
     let madvise = "always [madvise] never\n";
     let given = |enabled, small| gives_small_sizes(&host(enabled, Some("always [inherit] madvise never\n"), small));

@@ -77,7 +77,7 @@ fn an_idle_huge_window_is_probed_before_it_is_times_split() {
 }
 
 #[test]
-fn a_thin_window_gets_less_patience_and_a_full_one_is_never_split() {
+fn a_thin_window_is_probed_earlier_and_a_full_one_is_never_split() {
     let s = settings();
     assert_eq!(judge(&huge(1, Some(100), s.idle_rounds_thin, false), s), Verdict::Probe);
     assert_eq!(judge(&huge(1, Some(300), s.idle_rounds_thin, false), s), Verdict::Keep);
@@ -109,7 +109,7 @@ fn a_huge_window_is_split_candidate_from_the_second_idle_round_on() {
 }
 
 #[test]
-fn two_programs_share_by_what_a_byte_saves_not_by_who_came_first() {
+fn two_programs_share_by_what_a_byte_saves_not_by_arrival() {
     let first = decide(&[small(1, 130, 400)], ROOMY, settings());
     let second = decide(&[small(9, 400, 400), small(8, 10, 400)], ROOMY, settings());
     let turns = share_turns(&[first, second]);
@@ -131,25 +131,25 @@ fn a_few_windows_at_the_threshold_do_not_keep_a_large_program_from_settling() {
 }
 
 #[test]
-fn looking_goes_on_while_the_pages_of_undecided_windows_come_in_sight() {
-    let look = |wanted, undecided_pages| Growth { noise: 0.0, wanted, undecided: 2, undecided_pages };
+fn scanning_goes_on_while_more_pages_of_undecided_windows_appear() {
+    let scan = |wanted, undecided_pages| Growth { noise: 0.0, wanted, undecided: 2, undecided_pages };
     let steady = |before, now| is_steady(Some(before), now);
-    assert!(steady(look(0, 0), look(0, 0)), "an idle program");
-    assert!(steady(look(7, 100), look(7, 110)));
-    assert!(!steady(look(7, 100), look(7, 111)), "a random access over a large heap, a fifth of it seen so far");
-    assert!(!steady(look(0, 0), look(0, 1)));
-    assert!(!steady(look(7, 100), look(8, 100)));
-    assert!(!is_steady(None, look(7, 100)), "nothing to compare with");
+    assert!(steady(scan(0, 0), scan(0, 0)), "an idle program");
+    assert!(steady(scan(7, 100), scan(7, 110)));
+    assert!(!steady(scan(7, 100), scan(7, 111)), "a random access over a large heap, a fifth of it seen so far");
+    assert!(!steady(scan(0, 0), scan(0, 1)));
+    assert!(!steady(scan(7, 100), scan(8, 100)));
+    assert!(!is_steady(None, scan(7, 100)), "nothing to compare with");
 }
 
 #[test]
-fn looking_ends_when_hardly_a_window_is_undecided() {
-    let look = |wanted, undecided| Growth { noise: 0.0, wanted, undecided, undecided_pages: 127 * undecided };
-    let fewer = |wanted| Some(Growth { undecided_pages: 10, ..look(wanted, 5) });
-    assert!(is_steady(fewer(160), look(160, 5)));
-    assert!(!is_steady(fewer(160), look(160, 6)));
-    assert!(!is_steady(fewer(80), look(160, 5)), "a sweep: the windows that it will reach are not undecided yet");
-    assert!(!is_steady(fewer(0), look(0, 2)), "an idle program may wake up yet");
+fn scanning_ends_when_few_windows_are_undecided() {
+    let scan = |wanted, undecided| Growth { noise: 0.0, wanted, undecided, undecided_pages: 127 * undecided };
+    let fewer = |wanted| Some(Growth { undecided_pages: 10, ..scan(wanted, 5) });
+    assert!(is_steady(fewer(160), scan(160, 5)));
+    assert!(!is_steady(fewer(160), scan(160, 6)));
+    assert!(!is_steady(fewer(80), scan(160, 5)), "a sweep: the windows that it will reach are not undecided yet");
+    assert!(!is_steady(fewer(0), scan(0, 2)), "an idle program may wake up yet");
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn whole(views: &[WindowView]) -> Vec<Evidence> {
 }
 
 #[test]
-fn windows_whose_look_was_cut_short_count_as_their_controls_turned_out() {
+fn windows_whose_observation_was_cut_short_count_as_their_controls_turned_out() {
     // Ten deserved a huge page at 130 hot pages. Two of them were observed to the end: one stayed at 130, one came to
     // 300.
     let cut_short =

@@ -1,9 +1,9 @@
 //! Admission of connections and programs, where clients may ask for more than there is.
 //!
-//! Connections and programs are bounded in all, below the limit on descriptors, and for each account. An account is a
+//! AccountConnections and programs are bounded in all, below the limit on descriptors, and for each account. An account is a
 //! user; subordinate users (subuid(5)) and user namespaces count as the owner's. A part of the total bound is kept
-//! for root with CAP_SYS_PTRACE. A connection that is not registered yet may be closed for a newcomer: the oldest one
-//! of the account with most connections, as long as that has more than the newcomer's. So an account with many
+//! for root with CAP_SYS_PTRACE. A connection that is not registered yet may be closed for a new one: the oldest one
+//! of the account with most connections, as long as that has more than the account of the new one. So an account with many
 //! connections yields to one with none, and a registered program is never closed.
 //!
 //! Processor time: each account has its part of one processor, and all together have that of [`ACCOUNTS_AT_ONCE`].
@@ -28,7 +28,7 @@ pub enum Account {
 /// Upper bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Connections in all.
+    /// AccountConnections in all.
     pub connections: usize,
     /// Registered programs in all.
     pub programs: usize,
@@ -55,7 +55,7 @@ impl Bounds {
         Bounds { connections: part(DESCRIPTORS_OF_CONNECTION, 8192), programs: part(DESCRIPTORS_OF_PROGRAM, 4096) }
     }
 
-    /// Connections of one account.
+    /// AccountConnections of one account.
     fn of_account(&self, account: Account) -> usize {
         match account {
             Account::Privileged => self.connections,
@@ -77,7 +77,7 @@ impl Bounds {
     }
 }
 
-/// Result for a newcomer.
+/// Result for a new connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Admitted.
@@ -90,28 +90,28 @@ pub enum Verdict {
 
 /// All connections, by account.
 #[derive(Clone, Debug, Default)]
-pub struct Crowd {
-    accounts: BTreeMap<Account, Connections>,
+pub struct Connections {
+    accounts: BTreeMap<Account, AccountConnections>,
     all: usize,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Connections {
+struct AccountConnections {
     all: usize,
     /// Unregistered connections: time of connecting, and key.
     waiting: BTreeSet<(Duration, usize)>,
 }
 
-impl Crowd {
+impl Connections {
     /// Adds a connection; `waiting` is the time since which it is not registered.
-    pub fn join(&mut self, account: Account, key: usize, waiting: Option<Duration>) {
+    pub fn add(&mut self, account: Account, key: usize, waiting: Option<Duration>) {
         let of_account = self.accounts.entry(account).or_default();
         of_account.all += 1;
         of_account.waiting.extend(waiting.map(|since| (since, key)));
         self.all += 1;
     }
 
-    /// Whether a newcomer may join. A connection closed for it is removed here.
+    /// Whether a connection of `account` may be added. A connection closed for it is removed here.
     pub fn admit(&mut self, account: Account, bounds: &Bounds) -> Verdict {
         let own = self.accounts.get(&account).map_or(0, |of_account| of_account.all);
         if own >= bounds.of_account(account) {
@@ -120,7 +120,7 @@ impl Crowd {
         if self.all < Bounds::for_account(bounds.connections, account) {
             return Verdict::Admitted;
         }
-        let may_lose = |(other, of_other): &(&Account, &Connections)| {
+        let may_lose = |(other, of_other): &(&Account, &AccountConnections)| {
             !of_other.waiting.is_empty() && **other != Account::Privileged && **other != account
         };
         let most = self.accounts.iter().filter(may_lose).max_by_key(|(_, of_other)| of_other.all);
@@ -168,32 +168,32 @@ mod tests {
     }
 
     #[test]
-    fn at_its_bound_an_account_makes_way_for_itself_alone() {
-        let mut crowd = Crowd::default();
-        (0..8).for_each(|key| crowd.join(Account::User(7), key, (key != 0).then(|| seconds(key))));
-        assert_eq!(crowd.admit(Account::User(7), &BOUNDS), Verdict::InsteadOf(1), "0 is registered");
-        assert_eq!(crowd.admit(Account::User(8), &BOUNDS), Verdict::Admitted);
+    fn at_its_bound_an_account_replaces_its_own_connections_only() {
+        let mut connections = Connections::default();
+        (0..8).for_each(|key| connections.add(Account::User(7), key, (key != 0).then(|| seconds(key))));
+        assert_eq!(connections.admit(Account::User(7), &BOUNDS), Verdict::InsteadOf(1), "0 is registered");
+        assert_eq!(connections.admit(Account::User(8), &BOUNDS), Verdict::Admitted);
     }
 
     #[test]
-    fn eight_users_that_fill_it_make_way_for_a_ninth_and_for_root() {
-        let mut crowd = Crowd::default();
+    fn eight_users_at_the_bound_yield_to_a_ninth_and_to_root() {
+        let mut connections = Connections::default();
         let fill = (0..1000).filter(|key| {
             let account = Account::User(key % 8);
-            let verdict = crowd.admit(account, &BOUNDS);
+            let verdict = connections.admit(account, &BOUNDS);
             if verdict != Verdict::Refused {
-                crowd.join(account, *key as usize, Some(seconds(*key as usize)));
+                connections.add(account, *key as usize, Some(seconds(*key as usize)));
             }
             verdict == Verdict::Admitted
         });
         assert_eq!(fill.count(), 56, "an eighth is kept for root");
-        assert!(matches!(crowd.admit(Account::User(9), &BOUNDS), Verdict::InsteadOf(_)));
-        crowd.join(Account::User(9), 2000, Some(seconds(2000)));
+        assert!(matches!(connections.admit(Account::User(9), &BOUNDS), Verdict::InsteadOf(_)));
+        connections.add(Account::User(9), 2000, Some(seconds(2000)));
         for key in 0..8 {
-            assert_eq!(crowd.admit(Account::Privileged, &BOUNDS), Verdict::Admitted);
-            crowd.join(Account::Privileged, 3000 + key, None);
+            assert_eq!(connections.admit(Account::Privileged, &BOUNDS), Verdict::Admitted);
+            connections.add(Account::Privileged, 3000 + key, None);
         }
-        assert!(matches!(crowd.admit(Account::Privileged, &BOUNDS), Verdict::InsteadOf(_)));
+        assert!(matches!(connections.admit(Account::Privileged, &BOUNDS), Verdict::InsteadOf(_)));
     }
 
     #[test]
@@ -218,22 +218,22 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bound_is_passed_nobody_registered_is_closed_and_who_has_nothing_gets_in(
-            connections in 8usize..80,
+        fn no_bound_is_passed_no_registered_program_is_closed_and_an_account_without_connections_gets_one(
+            most in 8usize..80,
             comes in prop::collection::vec((any_account(), any::<bool>()), 0..300),
         ) {
-            let bounds = Bounds { connections, programs: 1 };
-            let mut crowd = Crowd::default();
-            let mut there: BTreeMap<usize, (Account, bool)> = BTreeMap::new();
+            let bounds = Bounds { connections: most, programs: 1 };
+            let mut connections = Connections::default();
+            let mut present: BTreeMap<usize, (Account, bool)> = BTreeMap::new();
             for (key, (account, registers)) in comes.into_iter().enumerate() {
-                let of = |there: &BTreeMap<usize, (Account, bool)>, account| {
-                    there.values().filter(|(of, _)| *of == account).count()
+                let of = |present: &BTreeMap<usize, (Account, bool)>, account| {
+                    present.values().filter(|(of, _)| *of == account).count()
                 };
-                let has_nothing = of(&there, account) == 0;
-                let can_lose = there.values().any(|(of_other, registered)| {
-                    !registered && *of_other != Account::Privileged && of(&there, *of_other) > 1
+                let has_nothing = of(&present, account) == 0;
+                let can_lose = present.values().any(|(of_other, registered)| {
+                    !registered && *of_other != Account::Privileged && of(&present, *of_other) > 1
                 });
-                let verdict = crowd.admit(account, &bounds);
+                let verdict = connections.admit(account, &bounds);
                 if has_nothing && can_lose {
                     prop_assert_ne!(verdict, Verdict::Refused);
                 }
@@ -241,17 +241,17 @@ mod tests {
                     Verdict::Refused => continue,
                     Verdict::Admitted => {}
                     Verdict::InsteadOf(loser) => {
-                        let (of_loser, was_registered) = there.remove(&loser).unwrap();
+                        let (of_loser, was_registered) = present.remove(&loser).unwrap();
                         prop_assert!(!was_registered);
                         prop_assert!(of_loser == account || of_loser != Account::Privileged);
                     }
                 }
-                there.insert(key, (account, registers));
-                crowd.join(account, key, (!registers).then(|| seconds(key)));
-                prop_assert!(there.len() <= connections);
-                prop_assert!(account == Account::Privileged || of(&there, account) <= (connections / PARTS).max(1));
-                let unprivileged = there.values().filter(|(of, _)| *of != Account::Privileged).count();
-                prop_assert!(unprivileged <= connections - connections / PARTS);
+                present.insert(key, (account, registers));
+                connections.add(account, key, (!registers).then(|| seconds(key)));
+                prop_assert!(present.len() <= most);
+                prop_assert!(account == Account::Privileged || of(&present, account) <= (most / PARTS).max(1));
+                let unprivileged = present.values().filter(|(of, _)| *of != Account::Privileged).count();
+                prop_assert!(unprivileged <= most - most / PARTS);
             }
         }
     }

@@ -81,7 +81,7 @@ impl List {
     }
 
     /// Its windows, by their index in it.
-    pub fn places(&self) -> Vec<Window> {
+    pub fn ordered_windows(&self) -> Vec<Window> {
         self.windows.iter().map(|window| units::Address(window.address).window()).collect()
     }
 }
@@ -134,7 +134,7 @@ mod tests {
         let many: Vec<usize> = (0..200).collect();
         let map = map(vec![seen(3, &[7, 511], &[9]), seen(4, &many, &[]), seen(5, &[], &[1, 2])]);
         let list = List::of(&map, &[view(3, 2), view(4, 200), view(5, 0)], policy::PAPER);
-        assert_eq!(list.places(), [Window(3), Window(4)]);
+        assert_eq!(list.ordered_windows(), [Window(3), Window(4)]);
         assert_eq!(list.windows[0].suggested, Verdict::Compact as u32);
         assert_eq!(list.windows[1].suggested, Verdict::Promote as u32);
         assert_eq!(list.pages[0], Page { address: (3 << 21) + 7 * 4096, count: 3, rate: 5.0 });

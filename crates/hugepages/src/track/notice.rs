@@ -10,16 +10,16 @@
 use std::time::Duration;
 
 /// Time without a fetch after which the program is notified again; it doubles each time.
-pub const AGAIN_AFTER: Duration = Duration::from_secs(2);
+pub const RETRY_AFTER: Duration = Duration::from_secs(2);
 
 /// Upper bound of that time.
-pub const AGAIN_AT_MOST: Duration = Duration::from_secs(64);
+pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(64);
 
 /// State of a program's notifications.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Notice {
     /// Time of the last notification since the last fetch, and the number of notifications since then.
-    told: Option<(Duration, u32)>,
+    notified: Option<(Duration, u32)>,
     /// An unfetched list exists.
     waiting: bool,
     /// Signals sent.
@@ -37,15 +37,15 @@ impl Notice {
 
     /// Whether a notification is due at `now`.
     pub fn is_due(&self, now: Duration) -> bool {
-        let again =
-            |(at, times): (Duration, u32)| now >= at + (AGAIN_AFTER * (1 << (times - 1).min(8))).min(AGAIN_AT_MOST);
-        self.waiting && self.told.is_none_or(again)
+        let is_retry_due =
+            |(at, times): (Duration, u32)| now >= at + (RETRY_AFTER * (1 << (times - 1).min(8))).min(RETRY_AFTER_MAX);
+        self.waiting && self.notified.is_none_or(is_retry_due)
     }
 
     /// Records a notification, or an attempt, at `now`: the next one comes later.
-    pub fn told(&mut self, now: Duration) {
-        let times = self.told.map_or(0, |(_, times)| times);
-        self.told = Some((now, times.saturating_add(1)));
+    pub fn notified(&mut self, now: Duration) {
+        let times = self.notified.map_or(0, |(_, times)| times);
+        self.notified = Some((now, times.saturating_add(1)));
     }
 
     /// Counts a sent signal.
@@ -60,7 +60,7 @@ impl Notice {
 
     /// Records a fetch: true if there was a list.
     pub fn fetched(&mut self) -> bool {
-        self.told = None;
+        self.notified = None;
         std::mem::take(&mut self.waiting)
     }
 }
@@ -76,11 +76,11 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_told_once_and_again_only_after_it_has_fetched() {
+    fn a_program_is_notified_once_and_again_only_after_a_fetch() {
         let mut notice = Notice::default();
         assert!(!notice.after_round(9, 10) && !notice.is_due(s(0)));
         assert!(notice.after_round(10, 10) && notice.is_due(s(1)));
-        notice.told(s(1));
+        notice.notified(s(1));
         assert!(notice.after_round(11, 10) && !notice.is_due(s(2)), "coalesced");
         assert!(notice.fetched() && !notice.fetched());
         assert!(!notice.is_due(s(2)), "there is nothing new");
@@ -88,13 +88,13 @@ mod tests {
     }
 
     #[test]
-    fn one_that_nobody_attends_to_is_sent_again_ever_later() {
+    fn an_unanswered_notification_is_repeated_at_growing_intervals() {
         let mut notice = Notice::default();
         notice.after_round(1, 1);
         let mut sent = Vec::new();
         for second in 0..300 {
             if notice.is_due(s(second)) {
-                notice.told(s(second));
+                notice.notified(s(second));
                 sent.push(second);
             }
         }
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_out_of_date_is_not_told() {
+    fn an_outdated_list_is_not_notified() {
         let mut notice = Notice::default();
         notice.after_round(10, 10);
         notice.after_round(3, 10);
@@ -116,7 +116,7 @@ mod tests {
         for second in 0..1000 {
             notice.after_round(if second % 2 == 0 { 10 } else { 9 }, 10);
             if notice.is_due(s(second)) {
-                notice.told(s(second));
+                notice.notified(s(second));
                 sent += 1;
             }
         }
@@ -125,7 +125,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_happens_a_waiting_list_is_told_of_within_the_longest_time(
+        fn a_waiting_list_is_notified_within_the_longest_interval(
             steps in prop::collection::vec((0u8..4, 1u64..30), 1..100)
         ) {
             let mut notice = Notice::default();
@@ -136,10 +136,10 @@ mod tests {
                     0 => { notice.after_round(5, 5); since.get_or_insert(now); }
                     1 => { notice.after_round(1, 5); since = None; }
                     2 => { notice.fetched(); since = None; }
-                    _ => if notice.is_due(now) { notice.told(now); since = since.map(|_| now); }
+                    _ => if notice.is_due(now) { notice.notified(now); since = since.map(|_| now); }
                 }
                 if let Some(since) = since {
-                    prop_assert!(notice.is_due(since + AGAIN_AT_MOST));
+                    prop_assert!(notice.is_due(since + RETRY_AFTER_MAX));
                 }
             }
         }

@@ -8,7 +8,7 @@
 //! rounds, as in `masu attach`.
 //!
 //! A round of a few milliseconds cannot tell whether a huge window is idle. So a program with short rounds, and with
-//! windows that could be given back, gets a longer round at intervals ([`LONG`]).
+//! windows that could be split, gets a longer round at intervals ([`LONG`]).
 //!
 //! No I/O, no clock, no randomness.
 
@@ -33,7 +33,7 @@ pub struct Settings {
 /// Observation after which an untouched window counts as idle: the shortest first round of `masu attach`.
 pub const LONG: Duration = Duration::from_millis(1280);
 
-/// Interval of rounds of that length for a program with shorter rounds, if it has windows that could be given back.
+/// Interval of rounds of that length for a program with shorter rounds, if it has windows that could be split.
 pub const LONG_EVERY: Duration = Duration::from_secs(10);
 
 /// Length of one observation, as the program asked for it.
@@ -73,7 +73,7 @@ pub fn rest(terms: Terms, took: Duration, spent: Duration, s: Settings) -> Durat
 /// Cost of a program to the tracker, not yet paid for with rest.
 ///
 /// Making all of a large program huge at once may take seconds, which is no reason to stop scanning it for minutes. A
-/// program that splits its windows again and again has them promoted only at the rate of its scans.
+/// program that splits its windows repeatedly has them promoted only at the rate of its scans.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Debt {
     owed: Duration,
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn looks_double_and_the_last_is_at_the_end_of_the_period() {
+    fn scans_double_and_the_last_is_at_the_end_of_the_period() {
         assert_eq!(scans(ms(1280), ms(1280)), [10, 20, 40, 80, 160, 320, 640, 1280]);
         assert_eq!(scans(ms(1000), ms(1000)), [10, 20, 40, 80, 160, 320, 640, 1000]);
         assert_eq!(scans(ms(10), ms(10)), [10]);
@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(rest(5000, 0), ms(0), "1000 windows, 5 ms each");
         assert_eq!(rest(500, 0), ms(5000), "and again: a tenth of a processor");
         assert_eq!(rest(0, 5000), ms(0));
-        assert_eq!(rest(1000, 20_000), ms(0), "what was owed is paid by and by");
+        assert_eq!(rest(1000, 20_000), ms(0), "the debt is paid over time");
     }
 
     #[test]
@@ -159,7 +159,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_round_looks_at_its_period_and_at_its_end_in_growing_steps(period in 10u64..600_000, on in 0u64..600_000) {
+        fn every_round_scans_at_its_period_and_at_its_end_in_growing_steps(period in 10u64..600_000, on in 0u64..600_000) {
             let length = period + on;
             let ages = scans(ms(period), ms(length));
             prop_assert!(ages.contains(&u128::from(period)));
@@ -175,18 +175,18 @@ mod tests {
         }
 
         #[test]
-        fn who_has_its_windows_made_huge_again_and_again_costs_no_more_than_its_share_either(
+        fn a_program_whose_windows_are_promoted_repeatedly_costs_no_more_than_its_share(
             rounds in prop::collection::vec((0u64..300, 0u64..300), 200..300), memory in 0u64..200,
         ) {
             let (mut debt, mut time, mut last, mut cost) = (Debt::default(), ms(0), ms(0), ms(0));
             let memory = Bytes::mib(memory);
-            for (looked, acted) in rounds {
+            for (scanned, acted) in rounds {
                 let took = ms(300 + acted);
-                cost += ms(looked + acted);
+                cost += ms(scanned + acted);
                 time += took;
                 let passed = time - std::mem::replace(&mut last, time);
-                let owed = debt.rest(ms(looked + acted), passed, memory, S);
-                time += rest(USUAL, took, ms(looked), S).max(owed);
+                let owed = debt.rest(ms(scanned + acted), passed, memory, S);
+                time += rest(USUAL, took, ms(scanned), S).max(owed);
             }
             let once = ms(5 * (memory.pages().0 / 512));
             prop_assert!(cost <= time.mul_f64(0.1) + once + ms(1), "{cost:?} in {time:?}");

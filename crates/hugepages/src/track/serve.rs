@@ -16,9 +16,9 @@ use rustix::io::Errno;
 use units::NonZeroFraction;
 use units::cast::fits;
 
-use super::admission::{self, ACCOUNTS_AT_ONCE, Account, Bounds, Crowd, Verdict};
+use super::admission::{self, ACCOUNTS_AT_ONCE, Account, Bounds, Connections, Verdict};
 use super::schedule;
-use super::session::{Session, Wanted, may_register};
+use super::session::{ClientRequest, Session, may_register};
 use super::share::Limits;
 use super::watched::{Outcome, Watched};
 use crate::target::Target;
@@ -43,7 +43,7 @@ pub struct Opened {
     /// Becomes readable when the program ends.
     pub ends: OwnedFd,
     /// Lock that keeps other trackers away from the program until dropped.
-    pub hold: Box<dyn std::any::Any>,
+    pub lock: Box<dyn std::any::Any>,
 }
 
 /// Caller's side of the loop.
@@ -68,32 +68,32 @@ pub trait Control {
     /// # Errors
     /// Reason for which it was not sent.
     fn signal(&mut self, pid: Pid, user: u32, pidfd: BorrowedFd<'_>, signal: i32, value: u64) -> Result<(), Unsent>;
-    /// Called for each event.
-    fn say(&mut self, what: &Happening<'_>);
+    /// Receives each event.
+    fn report(&mut self, event: &Event<'_>);
 }
 
 /// Reason for which a signal was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unsent {
     /// The process has no handler for it any more, and the signal would kill it. Tried again later.
-    Unexpected,
-    /// The process belongs to another user by now, as after exec of a setuid program: its client is forgotten.
-    NotIts,
+    NoHandler,
+    /// The process belongs to another user by now, as after exec of a setuid program: its client is removed.
+    OtherUser,
     /// The kernel's error. Tried again later.
     Kernel(Errno),
 }
 
 /// Event.
 #[derive(Clone, Copy, Debug)]
-pub enum Happening<'a> {
+pub enum Event<'a> {
     /// A program was registered.
     Registered(&'a Watched),
     /// Its session parameters changed.
     Changed(&'a Watched),
     /// A client was refused.
     Refused(Peer, Refused),
-    /// A client sent a malformed message, and was disconnected.
-    Nonsense(Peer),
+    /// A client was disconnected for a malformed message.
+    Malformed(Peer),
     /// A program was notified of its number of active pages.
     Notified(&'a Watched, u64),
     /// A notification failed.
@@ -104,9 +104,9 @@ pub enum Happening<'a> {
     Decided(&'a Watched, u64),
     /// A round ended, with these changes.
     Round(&'a Watched, Totals),
-    /// A program is not watched any more.
-    Forgotten(&'a Watched, Farewell),
-    /// No descriptor or memory left for another client.
+    /// The end of watching a program.
+    Removed(&'a Watched, EndReason),
+    /// No descriptor or memory left for further clients.
     Full(Errno),
 }
 
@@ -118,17 +118,17 @@ impl std::fmt::Debug for Watched {
 
 /// Reason for the end of watching.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Farewell {
+pub enum EndReason {
     /// The program unregistered.
-    Asked,
+    Unregistered,
     /// It closed its connection: it ended, or exec replaced it.
-    Left,
+    Closed,
     /// It ended.
     Ended,
     /// It can no longer be worked on.
     Failed,
     /// It was disconnected.
-    CutOff,
+    Disconnected,
     /// The tracker stops.
     Stopped,
 }
@@ -149,7 +149,7 @@ struct Client {
 struct Watching {
     program: Watched,
     ends: OwnedFd,
-    _hold: Box<dyn std::any::Any>,
+    _lock: Box<dyn std::any::Any>,
     before: Totals,
 }
 
@@ -159,7 +159,7 @@ const REGISTERED_WITHIN: Duration = Duration::from_secs(30);
 /// Longest time between two checks of the stop flag.
 const SLICE: Duration = Duration::from_millis(250);
 
-/// Connections accepted before other work has its turn.
+/// Connections accepted before other work is done.
 const AT_ONCE: usize = 64;
 
 /// Pause of accepting after a failure to accept.
@@ -168,12 +168,12 @@ const FULL_FOR: Duration = Duration::from_secs(1);
 /// Serves programs until it is asked to stop.
 pub fn serve(listener: &Listener, s: Settings, control: &mut dyn Control) {
     let mut tracker =
-        Tracker { clients: BTreeMap::new(), next: 0, s, full_until: Duration::ZERO, heard_again: BTreeMap::new() };
+        Tracker { clients: BTreeMap::new(), next: 0, s, full_until: Duration::ZERO, served_again: BTreeMap::new() };
     while !control.stop() {
-        tracker.turn(listener, control);
+        tracker.run_once(listener, control);
     }
     for key in tracker.clients.keys().copied().collect::<Vec<_>>() {
-        tracker.forget(key, Farewell::Stopped, control);
+        tracker.remove(key, EndReason::Stopped, control);
     }
 }
 
@@ -184,7 +184,7 @@ struct Tracker {
     full_until: Duration,
     /// Time from which an account's requests are served again: requests cost processor time, and each account has its
     /// part.
-    heard_again: BTreeMap<Account, Duration>,
+    served_again: BTreeMap<Account, Duration>,
 }
 
 /// Ready sources.
@@ -197,19 +197,19 @@ struct Ready {
 
 impl Tracker {
     /// Waits, and does the work that is due.
-    fn turn(&mut self, listener: &Listener, control: &mut dyn Control) {
+    fn run_once(&mut self, listener: &Listener, control: &mut dyn Control) {
         let before = control.cpu_time();
         let ready = self.wait(listener, control);
         if ready.listener {
-            self.take_in(listener, control);
-            self.rest_from_newcomers(control, before);
+            self.accept(listener, control);
+            self.pause_accepting(control, before);
         }
         let woken = control.cpu_time().saturating_sub(before) / fits(ready.clients.len().max(1));
         for key in ready.ended {
-            self.forget(key, Farewell::Ended, control);
+            self.remove(key, EndReason::Ended, control);
         }
         for key in ready.clients {
-            self.attend_at_a_price(key, woken, control);
+            self.serve_at_cost(key, woken, control);
         }
         self.step(control);
         self.notify(control);
@@ -230,18 +230,18 @@ impl Tracker {
         let now = control.now();
         let silent = |client: &Client| client.watched.is_none() && now > client.since + REGISTERED_WITHIN;
         self.clients.retain(|_, client| !silent(client));
-        let heard = self.heard_again.values().min().copied();
+        let next_served = self.served_again.values().min().copied();
         let full = Some(self.full_until).filter(|until| *until > now);
-        let due = self.first_due().map(|(due, _)| due).into_iter().chain(heard).chain(full).min();
+        let due = self.first_due().map(|(due, _)| due).into_iter().chain(next_served).chain(full).min();
         let due = due.map_or(SLICE, |due| due.saturating_sub(now).min(SLICE));
         let is_full = now < self.full_until;
-        self.heard_again.retain(|_, until| *until > now);
+        self.served_again.retain(|_, until| *until > now);
         let wanted = if is_full { PollFlags::empty() } else { PollFlags::IN };
         let mut fds = vec![PollFd::from_borrowed_fd(listener.as_fd(), wanted)];
         let mut keys = Vec::new();
         for (key, client) in &self.clients {
             // Without events poll(2) still returns when the other side is gone, at once and each time.
-            if !self.heard_again.contains_key(&client.account) {
+            if !self.served_again.contains_key(&client.account) {
                 fds.push(PollFd::new(&client.connection, PollFlags::IN));
                 keys.push((*key, false));
             }
@@ -262,53 +262,53 @@ impl Tracker {
         ready
     }
 
-    /// Accepts newcomers, a limited number at a time: others have their turn in between.
-    fn take_in(&mut self, listener: &Listener, control: &mut dyn Control) {
-        let mut crowd = Crowd::default();
+    /// Accepts connections, a limited number at a time, so that other work is done in between.
+    fn accept(&mut self, listener: &Listener, control: &mut dyn Control) {
+        let mut connections = Connections::default();
         for (key, client) in &self.clients {
-            crowd.join(client.account, *key, client.watched.is_none().then_some(client.since));
+            connections.add(client.account, *key, client.watched.is_none().then_some(client.since));
         }
         for _ in 0..AT_ONCE {
-            match self.take_in_one(listener, &mut crowd, control) {
+            match self.accept_one(listener, &mut connections, control) {
                 Ok(true) => {}
                 Ok(false) => return,
                 Err(errno) => {
                     self.full_until = control.now() + FULL_FOR;
-                    return control.say(&Happening::Full(errno));
+                    return control.report(&Event::Full(errno));
                 }
             }
         }
     }
 
-    /// True if a connection was pending. A refused connection is closed at once: to its program there is no tracker.
-    fn take_in_one(
+    /// True if a connection was pending. A refused connection is closed at once: its program finds no tracker.
+    fn accept_one(
         &mut self,
         listener: &Listener,
-        crowd: &mut Crowd,
+        connections: &mut Connections,
         control: &mut dyn Control,
     ) -> Result<bool, Errno> {
         let Some(connection) = listener.accept(Duration::ZERO)? else { return Ok(false) };
         let peer = connection.peer()?;
         let Ok(process) = connection.peer_process() else { return Ok(true) };
         let account = control.account(peer);
-        // Only now is it sure that its number did not belong to another process meanwhile.
+        // The number may have belonged to another process until the pidfd was opened.
         if has_ended(process.as_fd()) {
             return Ok(true);
         }
-        match crowd.admit(account, &self.s.bounds) {
+        match connections.admit(account, &self.s.bounds) {
             Verdict::Refused => return Ok(true),
             Verdict::Admitted => {}
             Verdict::InsteadOf(key) => drop(self.clients.remove(&key)),
         }
         let (key, since, session) = (self.next, control.now(), Session::default());
-        crowd.join(account, key, Some(since));
+        connections.add(account, key, Some(since));
         self.clients.insert(key, Client { connection, peer, account, process, since, session, watched: None });
         self.next += 1;
         Ok(true)
     }
 
-    /// All newcomers together also have a part of a processor: after a number of them accepting pauses.
-    fn rest_from_newcomers(&mut self, control: &dyn Control, before: Duration) {
+    /// All new connections together have a part of a processor, too: accepting pauses after it is used up.
+    fn pause_accepting(&mut self, control: &dyn Control, before: Duration) {
         let part = self.s.schedule.cpu_fraction.get() * ACCOUNTS_AT_ONCE as f64;
         let spent = control.cpu_time().saturating_sub(before).div_f64(part);
         self.full_until = self.full_until.max(control.now() + spent);
@@ -316,18 +316,18 @@ impl Tracker {
 
     /// Reads one message of a client. The account is served again after a rest in proportion to the cost of the
     /// message and of the wake-up, `woken`. Root is exempt.
-    fn attend_at_a_price(&mut self, key: usize, woken: Duration, control: &mut dyn Control) {
+    fn serve_at_cost(&mut self, key: usize, woken: Duration, control: &mut dyn Control) {
         let Some(account) = self.clients.get(&key).map(|client| client.account) else { return };
-        if self.heard_again.contains_key(&account) {
+        if self.served_again.contains_key(&account) {
             return;
         }
         let before = control.cpu_time();
         let part = self.part_of_account();
-        self.attend(key, control);
+        self.serve_request(key, control);
         let spent = control.cpu_time().saturating_sub(before) + woken;
         if account != Account::Privileged {
             let until = control.now() + spent.div_f64(part.get());
-            self.heard_again.insert(account, until);
+            self.served_again.insert(account, until);
         }
     }
 
@@ -340,52 +340,52 @@ impl Tracker {
     }
 
     /// Reads one message of a client.
-    fn attend(&mut self, key: usize, control: &mut dyn Control) {
+    fn serve_request(&mut self, key: usize, control: &mut dyn Control) {
         let Some(client) = self.clients.get_mut(&key) else { return };
         let mut message = [0; MOST_BYTES];
         let bytes = match client.connection.receive_at_once(&mut message) {
             Ok(Some(bytes)) => bytes,
             Ok(None) => return,
-            Err(Errno::MSGSIZE) => return self.cut_off(key, control),
-            Err(_) => return self.forget(key, Farewell::Left, control),
+            Err(Errno::MSGSIZE) => return self.disconnect(key, control),
+            Err(_) => return self.remove(key, EndReason::Closed, control),
         };
-        match client.session.understand(&message[..bytes]) {
-            Wanted::Register(terms) => self.register(key, terms, control),
-            Wanted::Unregister => {
+        match client.session.decode(&message[..bytes]) {
+            ClientRequest::Register(terms) => self.register(key, terms, control),
+            ClientRequest::Unregister => {
                 self.answer(key, Answer::Bye, control);
-                self.stop_watching(key, Farewell::Asked, control);
+                self.stop_watching(key, EndReason::Unregistered, control);
             }
-            Wanted::Fetch => self.fetch(key, control),
-            Wanted::Arena(windows) => {
+            ClientRequest::Fetch => self.fetch(key, control),
+            ClientRequest::Arena(windows) => {
                 let granted = self.grant(key, windows);
                 self.answer(key, Answer::Granted { windows: granted }, control);
             }
-            Wanted::Progress => {
+            ClientRequest::Progress => {
                 let totals = self.watching(key).map(|watching| watching.program.totals()).unwrap_or_default();
                 self.answer(key, Answer::Progress(totals), control);
             }
-            Wanted::Decided(preferences) => {
+            ClientRequest::Decided(preferences) => {
                 if let Some(watching) = self.watching(key) {
-                    control.say(&Happening::Decided(&watching.program, preferences.len() as u64));
+                    control.report(&Event::Decided(&watching.program, preferences.len() as u64));
                     watching.program.decided(preferences, control.now());
                 }
             }
-            Wanted::More => {}
-            Wanted::No(why) => self.refuse(key, why, control),
-            Wanted::Nonsense => self.cut_off(key, control),
+            ClientRequest::Incomplete => {}
+            ClientRequest::Refuse(why) => self.refuse(key, why, control),
+            ClientRequest::Malformed => self.disconnect(key, control),
         }
     }
 
-    fn cut_off(&mut self, key: usize, control: &mut dyn Control) {
+    fn disconnect(&mut self, key: usize, control: &mut dyn Control) {
         if let Some(client) = self.clients.get(&key) {
-            control.say(&Happening::Nonsense(client.peer));
+            control.report(&Event::Malformed(client.peer));
         }
-        self.forget(key, Farewell::CutOff, control);
+        self.remove(key, EndReason::Disconnected, control);
     }
 
     fn refuse(&mut self, key: usize, why: Refused, control: &mut dyn Control) {
         if let Some(client) = self.clients.get(&key) {
-            control.say(&Happening::Refused(client.peer, why));
+            control.report(&Event::Refused(client.peer, why));
         }
         self.answer(key, Answer::Refused(why), control);
     }
@@ -401,8 +401,8 @@ impl Tracker {
         let bytes = answer.write(&mut message);
         match client.connection.send_at_once(&message[..bytes], fds) {
             Ok(()) => {}
-            Err(Errno::AGAIN) => self.cut_off(key, control),
-            Err(_) => self.forget(key, Farewell::Left, control),
+            Err(Errno::AGAIN) => self.disconnect(key, control),
+            Err(_) => self.remove(key, EndReason::Closed, control),
         }
     }
 
@@ -415,12 +415,12 @@ impl Tracker {
                 return self.refuse(key, Refused::Taken, control);
             }
             watching.program.change(terms);
-            control.say(&Happening::Changed(&watching.program));
+            control.report(&Event::Changed(&watching.program));
             return self.answer(key, Answer::Welcome, control);
         }
         match self.open(key, terms, control) {
             Ok(watching) => {
-                control.say(&Happening::Registered(&watching.program));
+                control.report(&Event::Registered(&watching.program));
                 if let Some(client) = self.clients.get_mut(&key) {
                     client.session.set_registered(true);
                     client.watched = Some(watching);
@@ -443,13 +443,13 @@ impl Tracker {
         if self.clients.values().any(taken) {
             return Err(Refused::Taken);
         }
-        let Opened { target, ends, hold } = control.open(pid, peer)?;
-        // Only after opening it is it sure that its number did not belong to another process meanwhile.
+        let Opened { target, ends, lock } = control.open(pid, peer)?;
+        // The number may have belonged to another process until it was opened.
         if has_ended(client.process.as_fd()) {
             return Err(Refused::NoProcess);
         }
         let program = Watched::new(target, peer.user, account, terms, control.now());
-        Ok(Watching { program, ends, _hold: hold, before: Totals::default() })
+        Ok(Watching { program, ends, _lock: lock, before: Totals::default() })
     }
 
     fn fetch(&mut self, key: usize, control: &mut dyn Control) {
@@ -461,14 +461,14 @@ impl Tracker {
         let memory = match sealed("masu-track-list", &list.bytes(generation)) {
             Ok(memory) => memory,
             Err(errno) => {
-                control.say(&Happening::Full(errno));
+                control.report(&Event::Full(errno));
                 return self.answer(key, Answer::Nothing, control);
             }
         };
-        client.session.give(list.places());
+        client.session.set_list(list.ordered_windows());
         let (windows, pages) = (list.windows.len() as u64, list.pages.len() as u64);
         if let Some(watching) = &client.watched {
-            control.say(&Happening::Fetched(&watching.program, windows, pages));
+            control.report(&Event::Fetched(&watching.program, windows, pages));
         }
         self.answer_with(key, Answer::List { generation, windows, pages }, &[memory.as_fd()], control);
     }
@@ -485,16 +485,16 @@ impl Tracker {
         }
         if self.watching(key).is_some_and(|watching| watching.program.target.totals.execs > 0) {
             // Another program, which did not ask for this, and may be more privileged.
-            return self.forget(key, Farewell::Left, control);
+            return self.remove(key, EndReason::Closed, control);
         }
         match outcome {
             Ok(()) => {}
-            Err(error) if error.is_gone() => self.forget(key, Farewell::Ended, control),
+            Err(error) if error.is_gone() => self.remove(key, EndReason::Ended, control),
             Err(error) => {
                 if let Some(watching) = self.watching(key) {
                     watching.program.target.failure = Some(error);
                 }
-                self.forget(key, Farewell::Failed, control);
+                self.remove(key, EndReason::Failed, control);
             }
         }
     }
@@ -520,7 +520,7 @@ impl Tracker {
             Outcome::Rested => {
                 let totals = watching.program.totals();
                 let before = std::mem::replace(&mut watching.before, totals);
-                control.say(&Happening::Round(&watching.program, before));
+                control.report(&Event::Round(&watching.program, before));
             }
         }
         Ok(())
@@ -529,7 +529,7 @@ impl Tracker {
     /// Sends the notifications that are due.
     fn notify(&mut self, control: &mut dyn Control) {
         let now = control.now();
-        let mut others = Vec::new();
+        let mut of_others = Vec::new();
         for (key, client) in &mut self.clients {
             let (Some(watching), Some(pid)) = (client.watched.as_mut(), client.peer.pid) else { continue };
             let program = &mut watching.program;
@@ -537,21 +537,21 @@ impl Tracker {
             if signal == 0 || !program.notice.is_due(now) {
                 continue;
             }
-            program.notice.told(now);
+            program.notice.notified(now);
             let active = program.list().map_or(0, |list| list.pages.len() as u64);
             match control.signal(pid, client.peer.user, client.process.as_fd(), signal, active) {
                 Ok(()) => {
                     program.notice.sent();
-                    control.say(&Happening::Notified(program, active));
+                    control.report(&Event::Notified(program, active));
                 }
                 Err(why) => {
-                    control.say(&Happening::NotNotified(program, why));
-                    others.extend((why == Unsent::NotIts).then_some(*key));
+                    control.report(&Event::NotNotified(program, why));
+                    of_others.extend((why == Unsent::OtherUser).then_some(*key));
                 }
             }
         }
-        for key in others {
-            self.forget(key, Farewell::Left, control);
+        for key in of_others {
+            self.remove(key, EndReason::Closed, control);
         }
     }
 
@@ -569,18 +569,18 @@ impl Tracker {
     }
 
     /// Stops watching a program; its client stays.
-    fn stop_watching(&mut self, key: usize, why: Farewell, control: &mut dyn Control) {
+    fn stop_watching(&mut self, key: usize, why: EndReason, control: &mut dyn Control) {
         let Some(client) = self.clients.get_mut(&key) else { return };
         client.session.set_registered(false);
         client.since = control.now();
         if let Some(watching) = client.watched.take() {
             watching.program.target.free_preallocated();
-            control.say(&Happening::Forgotten(&watching.program, why));
+            control.report(&Event::Removed(&watching.program, why));
         }
     }
 
     /// Removes a client.
-    fn forget(&mut self, key: usize, why: Farewell, control: &mut dyn Control) {
+    fn remove(&mut self, key: usize, why: EndReason, control: &mut dyn Control) {
         self.stop_watching(key, why, control);
         self.clients.remove(&key);
     }

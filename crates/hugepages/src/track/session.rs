@@ -17,7 +17,7 @@ use crate::policy::Preference;
 
 /// Decoded request of a client.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Wanted {
+pub enum ClientRequest {
     /// Register with these session parameters.
     Register(Terms),
     /// Unregister.
@@ -31,24 +31,24 @@ pub enum Wanted {
     /// The complete preferences.
     Decided(BTreeMap<Window, Preference>),
     /// Incomplete: more messages follow.
-    More,
+    Incomplete,
     /// To be refused.
-    No(Refused),
+    Refuse(Refused),
     /// Malformed: the connection is closed.
-    Nonsense,
+    Malformed,
 }
 
 /// A client and its verdicts.
 #[derive(Clone, Debug, Default)]
 pub struct Session {
     registered: bool,
-    given: Option<Given>,
+    given: Option<GivenList>,
     generation: u64,
 }
 
 /// The last list given to it, and the verdicts on it.
 #[derive(Clone, Debug)]
-struct Given {
+struct GivenList {
     generation: u64,
     windows: Vec<Window>,
     preferences: BTreeMap<Window, Preference>,
@@ -56,21 +56,21 @@ struct Given {
 
 impl Session {
     /// Decodes a message.
-    pub fn understand(&mut self, message: &[u8]) -> Wanted {
+    pub fn decode(&mut self, message: &[u8]) -> ClientRequest {
         let Ok(request) = Request::read(message) else {
             let other = wire::wants_another_version(message);
-            return if other { Wanted::No(Refused::Version) } else { Wanted::Nonsense };
+            return if other { ClientRequest::Refuse(Refused::Version) } else { ClientRequest::Malformed };
         };
         match request {
-            Request::Register(terms) if terms.are_sound() => Wanted::Register(terms),
-            Request::Register(_) => Wanted::No(Refused::Terms),
-            Request::Verdicts { .. } | Request::Decided { .. } if !self.registered => Wanted::Nonsense,
-            _ if !self.registered => Wanted::No(Refused::Unregistered),
-            Request::Unregister => Wanted::Unregister,
-            Request::Fetch => Wanted::Fetch,
-            Request::Arena { windows } => Wanted::Arena(windows),
-            Request::Progress => Wanted::Progress,
-            Request::Verdicts { generation, first, verdicts } => self.hear(generation, first, verdicts),
+            Request::Register(terms) if terms.are_sound() => ClientRequest::Register(terms),
+            Request::Register(_) => ClientRequest::Refuse(Refused::Terms),
+            Request::Verdicts { .. } | Request::Decided { .. } if !self.registered => ClientRequest::Malformed,
+            _ if !self.registered => ClientRequest::Refuse(Refused::Unregistered),
+            Request::Unregister => ClientRequest::Unregister,
+            Request::Fetch => ClientRequest::Fetch,
+            Request::Arena { windows } => ClientRequest::Arena(windows),
+            Request::Progress => ClientRequest::Progress,
+            Request::Verdicts { generation, first, verdicts } => self.add_verdicts(generation, first, verdicts),
             Request::Decided { generation } => self.decided(generation),
         }
     }
@@ -87,24 +87,24 @@ impl Session {
     }
 
     /// Records that it was given the next list, with these windows.
-    pub fn give(&mut self, windows: Vec<Window>) {
+    pub fn set_list(&mut self, windows: Vec<Window>) {
         self.generation += 1;
-        self.given = Some(Given { generation: self.generation, windows, preferences: BTreeMap::new() });
+        self.given = Some(GivenList { generation: self.generation, windows, preferences: BTreeMap::new() });
     }
 
-    fn hear(&mut self, generation: u64, first: u64, verdicts: &[u8]) -> Wanted {
+    fn add_verdicts(&mut self, generation: u64, first: u64, verdicts: &[u8]) -> ClientRequest {
         use contract::track::list::Verdict;
         if generation == 0 || generation > self.generation {
-            return Wanted::Nonsense;
+            return ClientRequest::Malformed;
         }
         let Some(given) = self.given.as_mut().filter(|given| given.generation == generation) else {
-            return Wanted::More;
+            return ClientRequest::Incomplete;
         };
         let Some(windows) = usize::try_from(first).ok().and_then(|first| given.windows.get(first..)) else {
-            return Wanted::Nonsense;
+            return ClientRequest::Malformed;
         };
         if verdicts.len() > windows.len() {
-            return Wanted::Nonsense;
+            return ClientRequest::Malformed;
         }
         given.preferences.extend(windows.iter().zip(verdicts).map(|(window, verdict)| {
             let wish = if Verdict::of(u32::from(*verdict)) == Verdict::Promote {
@@ -114,16 +114,16 @@ impl Session {
             };
             (*window, wish)
         }));
-        Wanted::More
+        ClientRequest::Incomplete
     }
 
-    fn decided(&mut self, generation: u64) -> Wanted {
+    fn decided(&mut self, generation: u64) -> ClientRequest {
         if generation == 0 || generation > self.generation {
-            return Wanted::Nonsense;
+            return ClientRequest::Malformed;
         }
         match self.given.take_if(|given| given.generation == generation) {
-            Some(given) => Wanted::Decided(given.preferences),
-            None => Wanted::More,
+            Some(given) => ClientRequest::Decided(given.preferences),
+            None => ClientRequest::Incomplete,
         }
     }
 }
@@ -152,10 +152,10 @@ mod tests {
 
     use super::*;
 
-    fn said(session: &mut Session, request: &Request<'_>) -> Wanted {
+    fn decoded(session: &mut Session, request: &Request<'_>) -> ClientRequest {
         let mut space = [0; MOST_BYTES];
         let bytes = request.write(&mut space);
-        session.understand(&space[..bytes])
+        session.decode(&space[..bytes])
     }
 
     fn registered() -> Session {
@@ -167,39 +167,39 @@ mod tests {
     #[test]
     fn verdicts_come_in_parts_and_hold_when_all_are_there() {
         let mut session = registered();
-        session.give(vec![Window(5), Window(7), Window(9)]);
+        session.set_list(vec![Window(5), Window(7), Window(9)]);
         let verdicts = |first, verdicts| Request::Verdicts { generation: 1, first, verdicts };
-        assert_eq!(said(&mut session, &verdicts(0, &[2])), Wanted::More);
-        assert_eq!(said(&mut session, &verdicts(2, &[1])), Wanted::More);
+        assert_eq!(decoded(&mut session, &verdicts(0, &[2])), ClientRequest::Incomplete);
+        assert_eq!(decoded(&mut session, &verdicts(2, &[1])), ClientRequest::Incomplete);
         let preferences = BTreeMap::from([(Window(5), Preference::Promote), (Window(9), Preference::Leave)]);
-        assert_eq!(said(&mut session, &Request::Decided { generation: 1 }), Wanted::Decided(preferences));
-        assert_eq!(said(&mut session, &Request::Decided { generation: 1 }), Wanted::More, "once");
+        assert_eq!(decoded(&mut session, &Request::Decided { generation: 1 }), ClientRequest::Decided(preferences));
+        assert_eq!(decoded(&mut session, &Request::Decided { generation: 1 }), ClientRequest::Incomplete, "once");
     }
 
     #[test]
     fn what_comes_late_is_passed_over_and_what_never_was_is_nonsense() {
         let mut session = registered();
-        session.give(vec![Window(5)]);
-        session.give(vec![Window(6)]);
+        session.set_list(vec![Window(5)]);
+        session.set_list(vec![Window(6)]);
         let verdicts = |generation, first, verdicts| Request::Verdicts { generation, first, verdicts };
-        assert_eq!(said(&mut session, &verdicts(1, 0, &[2])), Wanted::More);
-        assert_eq!(said(&mut session, &verdicts(3, 0, &[2])), Wanted::Nonsense);
-        assert_eq!(said(&mut session, &verdicts(2, 0, &[2, 2])), Wanted::Nonsense);
-        assert_eq!(said(&mut session, &verdicts(2, u64::MAX, &[2])), Wanted::Nonsense);
-        assert_eq!(said(&mut session, &Request::Decided { generation: 0 }), Wanted::Nonsense);
-        assert_eq!(said(&mut session, &Request::Decided { generation: 2 }), Wanted::Decided(BTreeMap::new()));
+        assert_eq!(decoded(&mut session, &verdicts(1, 0, &[2])), ClientRequest::Incomplete);
+        assert_eq!(decoded(&mut session, &verdicts(3, 0, &[2])), ClientRequest::Malformed);
+        assert_eq!(decoded(&mut session, &verdicts(2, 0, &[2, 2])), ClientRequest::Malformed);
+        assert_eq!(decoded(&mut session, &verdicts(2, u64::MAX, &[2])), ClientRequest::Malformed);
+        assert_eq!(decoded(&mut session, &Request::Decided { generation: 0 }), ClientRequest::Malformed);
+        assert_eq!(decoded(&mut session, &Request::Decided { generation: 2 }), ClientRequest::Decided(BTreeMap::new()));
     }
 
     #[test]
-    fn who_is_not_registered_is_told_so() {
+    fn a_request_of_an_unregistered_client_is_refused() {
         let mut session = Session::default();
-        assert_eq!(said(&mut session, &Request::Fetch), Wanted::No(Refused::Unregistered));
-        assert_eq!(said(&mut session, &Request::Decided { generation: 1 }), Wanted::Nonsense);
-        assert_eq!(said(&mut session, &Request::Register(USUAL)), Wanted::Register(USUAL));
+        assert_eq!(decoded(&mut session, &Request::Fetch), ClientRequest::Refuse(Refused::Unregistered));
+        assert_eq!(decoded(&mut session, &Request::Decided { generation: 1 }), ClientRequest::Malformed);
+        assert_eq!(decoded(&mut session, &Request::Register(USUAL)), ClientRequest::Register(USUAL));
         let bad = Request::Register(Terms { period_ms: 1, ..USUAL });
-        assert_eq!(said(&mut session, &bad), Wanted::No(Refused::Terms));
-        assert_eq!(session.understand(b"GET / HTTP/1.1\r\n"), Wanted::Nonsense);
-        assert_eq!(session.understand(b""), Wanted::Nonsense);
+        assert_eq!(decoded(&mut session, &bad), ClientRequest::Refuse(Refused::Terms));
+        assert_eq!(session.decode(b"GET / HTTP/1.1\r\n"), ClientRequest::Malformed);
+        assert_eq!(session.decode(b""), ClientRequest::Malformed);
     }
 
     #[test]
@@ -236,9 +236,9 @@ mod tests {
             let mut session = registered();
             for (number, message) in messages.iter().enumerate() {
                 if number % 7 == 0 {
-                    session.give(vec![Window(1), Window(2), Window(3)]);
+                    session.set_list(vec![Window(1), Window(2), Window(3)]);
                 }
-                if let Wanted::Decided(preferences) = session.understand(message) {
+                if let ClientRequest::Decided(preferences) = session.decode(message) {
                     prop_assert!(preferences.keys().all(|window| (1..=3).contains(&window.0)));
                 }
             }

@@ -45,7 +45,7 @@ pub struct Owner {
 
 /// A huge window.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Held {
+pub struct OwnedWindow {
     /// Owner.
     pub owner: Owner,
     /// The window; `None` for one that cannot be taken away.
@@ -80,24 +80,24 @@ pub fn has_room(own: u64, of_user: u64, of_all: u64, limits: Limits) -> bool {
     arena(1, own, of_user, of_all, limits) == 1
 }
 
-/// Decides on `candidates`, the first one first, beside the windows in `held`.
-pub fn share(candidates: &[Candidate], held: &[Held], limits: Limits) -> Shares {
+/// Decides on `candidates`, the first one first, beside the windows in `owned`.
+pub fn share(candidates: &[Candidate], owned: &[OwnedWindow], limits: Limits) -> Shares {
     if limits == UNLIMITED {
         return Shares { granted: candidates.iter().map(|one| (*one, None)).collect(), refused: Vec::new() };
     }
-    let mut held = held.to_vec();
+    let mut owned = owned.to_vec();
     let mut shares = Shares::default();
-    // A refusal for a program extends to its windows that save no more: places only become fewer and dearer.
+    // A refusal for a program extends to its windows that save no more: grants only become fewer.
     let mut refused_up_to: BTreeMap<usize, Rate> = BTreeMap::new();
     for candidate in candidates {
         if refused_up_to.get(&candidate.owner.program).is_some_and(|walks| candidate.walks <= *walks) {
             shares.refused.push(*candidate);
             continue;
         }
-        match place_for(candidate, &held, limits) {
-            Some(Place::Free) => shares.granted.push((*candidate, None)),
-            Some(Place::Of(index)) => {
-                let taken = held.swap_remove(index);
+        match grant_for(candidate, &owned, limits) {
+            Some(Grant::Free) => shares.granted.push((*candidate, None)),
+            Some(Grant::InsteadOf(index)) => {
+                let taken = owned.swap_remove(index);
                 shares.granted.push((*candidate, taken.window.map(|window| (taken.owner, window))));
             }
             None => {
@@ -107,44 +107,44 @@ pub fn share(candidates: &[Candidate], held: &[Held], limits: Limits) -> Shares 
             }
         }
         // It yields to no other candidate: that would promote and split it at once.
-        held.push(Held { owner: candidate.owner, window: None, walks: candidate.walks });
+        owned.push(OwnedWindow { owner: candidate.owner, window: None, walks: candidate.walks });
     }
     shares
 }
 
-enum Place {
+enum Grant {
     Free,
-    Of(usize),
+    InsteadOf(usize),
 }
 
-/// Place for it under every limit, if there is one. At most one window yields, so it must be under all limits that
+/// Grant for it under every limit, if there is one. At most one window yields, so it must be under all limits that
 /// are reached.
-fn place_for(candidate: &Candidate, held: &[Held], limits: Limits) -> Option<Place> {
+fn grant_for(candidate: &Candidate, owned: &[OwnedWindow], limits: Limits) -> Option<Grant> {
     let owner = candidate.owner;
-    let count = |of: &dyn Fn(&Owner) -> bool| held.iter().filter(|one| of(&one.owner)).count() as u64;
+    let count = |of: &dyn Fn(&Owner) -> bool| owned.iter().filter(|one| of(&one.owner)).count() as u64;
     let reached = [
         count(&|other| other.program == owner.program) >= limits.of_program,
         count(&|other| other.user == owner.user) >= limits.of_user,
-        held.len() as u64 >= limits.of_all,
+        owned.len() as u64 >= limits.of_all,
     ];
     if reached == [false; 3] {
-        return Some(Place::Free);
+        return Some(Grant::Free);
     }
-    let is_under_them = |one: &Held| {
+    let is_under_them = |one: &OwnedWindow| {
         let under = [one.owner.program == owner.program, one.owner.user == owner.user, true];
         under.iter().zip(reached).all(|(under, reached)| *under || !reached)
     };
-    let movable = held.iter().enumerate().filter(|(_, one)| one.window.is_some() && is_under_them(one));
+    let movable = owned.iter().enumerate().filter(|(_, one)| one.window.is_some() && is_under_them(one));
     let least = movable.min_by(|a, b| a.1.walks.get().total_cmp(&b.1.walks.get()))?;
     let is_worth_it = candidate.walks.get() >= least.1.walks.get() * TAKES_OVER && candidate.walks > Rate::ZERO;
-    (is_worth_it && !is_over(reached, held, owner, limits)).then_some(Place::Of(least.0))
+    (is_worth_it && !is_over(reached, owned, owner, limits)).then_some(Grant::InsteadOf(least.0))
 }
 
 /// Above a limit (it was lowered, or an arena grew): then one yielding window is not enough.
-fn is_over(reached: [bool; 3], held: &[Held], owner: Owner, limits: Limits) -> bool {
-    let of_program = held.iter().filter(|one| one.owner.program == owner.program).count() as u64;
-    let of_user = held.iter().filter(|one| one.owner.user == owner.user).count() as u64;
-    let beyond = [of_program > limits.of_program, of_user > limits.of_user, held.len() as u64 > limits.of_all];
+fn is_over(reached: [bool; 3], owned: &[OwnedWindow], owner: Owner, limits: Limits) -> bool {
+    let of_program = owned.iter().filter(|one| one.owner.program == owner.program).count() as u64;
+    let of_user = owned.iter().filter(|one| one.owner.user == owner.user).count() as u64;
+    let beyond = [of_program > limits.of_program, of_user > limits.of_user, owned.len() as u64 > limits.of_all];
     reached.iter().zip(beyond).any(|(reached, beyond)| *reached && beyond)
 }
 
@@ -164,8 +164,8 @@ mod tests {
     const A: Owner = Owner { program: 0, user: Account::User(1000) };
     const B: Owner = Owner { program: 1, user: Account::User(1001) };
 
-    fn held(owner: Owner, window: u64, walks: f64) -> Held {
-        Held { owner, window: Some(Window(window)), walks: Rate::per_second(walks) }
+    fn owned(owner: Owner, window: u64, walks: f64) -> OwnedWindow {
+        OwnedWindow { owner, window: Some(Window(window)), walks: Rate::per_second(walks) }
     }
 
     fn candidate(owner: Owner, window: u64, walks: f64) -> Candidate {
@@ -181,9 +181,9 @@ mod tests {
     }
 
     #[test]
-    fn who_came_first_gives_way_to_who_saves_twice_as_much_and_to_nobody_else() {
+    fn the_first_program_loses_a_window_only_to_one_that_saves_twice_as_much() {
         let limits = Limits { of_all: 2, ..UNLIMITED };
-        let first = [held(A, 1, 10.0), held(A, 2, 50.0)];
+        let first = [owned(A, 1, 10.0), owned(A, 2, 50.0)];
         let shares = share(&[candidate(B, 7, 20.0)], &first, limits);
         assert_eq!(shares.granted, [(candidate(B, 7, 20.0), Some((A, Window(1))))]);
         assert_eq!(share(&[candidate(B, 7, 19.0)], &first, limits).granted, []);
@@ -192,7 +192,7 @@ mod tests {
     #[test]
     fn at_its_own_limit_a_program_gives_way_to_itself_alone() {
         let limits = Limits { of_program: 1, ..UNLIMITED };
-        let all = [held(A, 1, 30.0), held(B, 2, 1.0)];
+        let all = [owned(A, 1, 30.0), owned(B, 2, 1.0)];
         assert_eq!(share(&[candidate(A, 3, 40.0)], &all, limits).granted, []);
         let shares = share(&[candidate(A, 3, 60.0)], &all, limits);
         assert_eq!(shares.granted, [(candidate(A, 3, 60.0), Some((A, Window(1))))]);
@@ -201,9 +201,9 @@ mod tests {
     #[test]
     fn an_idle_window_makes_way_for_any_that_is_used_and_an_arena_never_does() {
         let limits = Limits { of_user: 1, ..UNLIMITED };
-        let shares = share(&[candidate(A, 3, 0.1)], &[held(A, 1, 0.0)], limits);
+        let shares = share(&[candidate(A, 3, 0.1)], &[owned(A, 1, 0.0)], limits);
         assert_eq!(shares.granted.len(), 1);
-        let arena = Held { window: None, ..held(A, 1, 0.0) };
+        let arena = OwnedWindow { window: None, ..owned(A, 1, 0.0) };
         assert_eq!(share(&[candidate(A, 3, 100.0)], &[arena], limits).refused.len(), 1);
     }
 
@@ -229,11 +229,11 @@ mod tests {
             let limits = Limits { of_program, of_user, of_all };
             let owner = |program: u8| Owner { program: usize::from(program), user: Account::User(u32::from(program / 2)) };
             // The existing windows are within the limits, as after earlier rounds.
-            let wish = |from: &[(u8, u8, f64)], base: u64| -> Vec<Candidate> {
+            let wanted_by = |from: &[(u8, u8, f64)], base: u64| -> Vec<Candidate> {
                 let windows = base..;
                 windows.zip(from).map(|(window, (program, _, walks))| candidate(owner(*program), window, *walks)).collect()
             };
-            let granted = share(&wish(&there, 0), &[], limits).granted;
+            let granted = share(&wanted_by(&there, 0), &[], limits).granted;
             let mut now: BTreeMap<u64, (Owner, Rate)> = BTreeMap::new();
             let mut carry_out = |granted: &[(Candidate, Option<(Owner, Window)>)]| -> Result<(), TestCaseError> {
                 for (one, instead) in granted {
@@ -249,20 +249,20 @@ mod tests {
                 Ok(())
             };
             carry_out(&granted)?;
-            let held: Vec<Held> = now_of(&granted);
-            let shares = share(&wish(&wanted, 1000), &held, limits);
+            let owned: Vec<OwnedWindow> = now_of(&granted);
+            let shares = share(&wanted_by(&wanted, 1000), &owned, limits);
             carry_out(&shares.granted)?;
             prop_assert_eq!(shares.granted.len() + shares.refused.len(), wanted.len());
         }
     }
 
-    /// Windows held after all grants of a first round.
-    fn now_of(granted: &[(Candidate, Option<(Owner, Window)>)]) -> Vec<Held> {
-        let mut held: Vec<Held> = Vec::new();
+    /// Windows owned after all grants of a first round.
+    fn now_of(granted: &[(Candidate, Option<(Owner, Window)>)]) -> Vec<OwnedWindow> {
+        let mut owned: Vec<OwnedWindow> = Vec::new();
         for (one, instead) in granted {
-            held.retain(|other| instead.is_none_or(|(_, window)| other.window != Some(window)));
-            held.push(Held { owner: one.owner, window: Some(one.window), walks: one.walks });
+            owned.retain(|other| instead.is_none_or(|(_, window)| other.window != Some(window)));
+            owned.push(OwnedWindow { owner: one.owner, window: Some(one.window), walks: one.walks });
         }
-        held
+        owned
     }
 }

@@ -326,7 +326,7 @@ impl Watched {
             }
             return Ok(Outcome::Nothing);
         }
-        // The program's preferences were for this round's list. By the next round the window may hold other data.
+        // The program's preferences were for this round's list. By the next round the window may have other contents.
         if self.terms.decides {
             self.target.set_preferences(Some(BTreeMap::new()));
         }

@@ -1,11 +1,11 @@
 //! Content of huge windows: the number of pages that hold only zeros.
 //!
-//! The only place where masu reads the *content* of a program's pages. The bytes are only compared with zero, and
+//! The only file that reads the *content* of a program's pages. The bytes are only compared with zero, and
 //! forgotten in the same call: they go into a buffer that is wiped before the call returns.
 //!
-//! A window is sampled first: half a KiB of every eighth page, at changing places. A sample of 64 places costs a
-//! tenth of the whole window; one of 1024 would cost more than the whole, since each place is looked up on its own. A
-//! page that a sample calls zero may hold data elsewhere, so before a window is split all of it is read.
+//! A window is sampled first: half a KiB of every eighth page, at changing addresses. A sample of 64 addresses costs a
+//! tenth of the whole window; one of 1024 would cost more than the whole, since each address is translated on its own.
+//! A page that a sample calls zero may hold data elsewhere, so before a window is split all of it is read.
 
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;
@@ -79,13 +79,13 @@ impl Reader {
         }
     }
 
-    /// Reads `each` bytes from all of `places` in `window`, if it is huge right now, and has `tell` judge them.
+    /// Reads `each` bytes from all of `addresses` in `window`, if it is huge right now, and has `judge` count them.
     fn read(
         &self,
         window: Window,
-        places: &[Address],
+        addresses: &[Address],
         each: usize,
-        tell: impl FnOnce(&[u8]) -> Pages,
+        judge: impl FnOnce(&[u8]) -> Pages,
     ) -> Result<Option<Pages>, Error> {
         // Reading a missing page would allocate it; reading a page shared by a fork would copy it, and split the
         // window.
@@ -96,15 +96,15 @@ impl Reader {
             Err(error) if error.is_gone() && !self.has_ended() => return Ok(None), // exec: the next scan finds out
             Err(error) => return Err(error),
         }
-        let wanted = places.len() * each;
-        let answer = process_vm::read(self.pid, places, each, |bytes| (bytes.len() == wanted).then(|| tell(bytes)));
-        let told = match answer {
-            Ok(told) => told,
+        let wanted = addresses.len() * each;
+        let answer = process_vm::read(self.pid, addresses, each, |bytes| (bytes.len() == wanted).then(|| judge(bytes)));
+        let result = match answer {
+            Ok(result) => result,
             Err(Errno::FAULT | Errno::NOMEM | Errno::AGAIN | Errno::INTR) => None,
             Err(errno) => return Err(self.failed(errno)),
         };
         // The number may belong to another process by now.
-        if self.has_ended() { Err(self.failed(Errno::SRCH)) } else { Ok(told) }
+        if self.has_ended() { Err(self.failed(Errno::SRCH)) } else { Ok(result) }
     }
 
     fn has_ended(&self) -> bool {
@@ -134,7 +134,7 @@ impl Content for Reader {
     }
 
     fn sample(&self, window: Window) -> Result<Option<Pages>, Error> {
-        self.read(window, &places(window), SAMPLE, |bytes| zero_chunks(bytes, SAMPLE))
+        self.read(window, &addresses(window), SAMPLE, |bytes| zero_chunks(bytes, SAMPLE))
     }
 
     fn count(&self, window: Window) -> Result<Option<Pages>, Error> {
@@ -147,13 +147,13 @@ impl Content for Reader {
     }
 }
 
-/// Bytes of a page that a sample reads. Looking a page up costs as much as copying some KiB, so a single word would
-/// cost the same.
+/// Bytes of a page that a sample reads. Translating an address costs as much as copying some KiB, so a single word
+/// would cost the same.
 const SAMPLE: usize = 512;
 
-/// Places that a sample reads: one page of each eight, and one eighth of it, neither in step with its neighbours, so
+/// Addresses that a sample reads: one page of each eight, and one eighth of it, neither in step with its neighbours, so
 /// that no regular pattern of pages or records hides from it. The same for every window and scan.
-fn places(window: Window) -> [Address; SAMPLES] {
+fn addresses(window: Window) -> [Address; SAMPLES] {
     std::array::from_fn(|number| {
         // The golden ratio's multiplier; its upper bits are the good ones.
         let mixed = (number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -186,14 +186,14 @@ mod tests {
     #[test]
     fn a_sample_takes_one_page_of_each_eight_and_not_always_the_same_one() {
         let window = Window(0x1000);
-        let places = places(window);
-        let pages: Vec<usize> = places.iter().map(|place| place.page_in_window()).collect();
+        let addresses = addresses(window);
+        let pages: Vec<usize> = addresses.iter().map(|address| address.page_in_window()).collect();
         assert!((0..SAMPLES).all(|number| pages[number] / PAGES_PER_SAMPLE == number));
         for rest in 0..PAGES_PER_SAMPLE {
             let of_this_rest = pages.iter().filter(|page| *page % PAGES_PER_SAMPLE == rest).count();
             assert!((4..=12).contains(&of_this_rest), "every eighth page from {rest}: {of_this_rest}");
         }
-        assert!(places.iter().all(|place| window.range().contains(*place) && place.0 % SAMPLE as u64 == 0));
+        assert!(addresses.iter().all(|address| window.range().contains(*address) && address.0 % SAMPLE as u64 == 0));
     }
 
     proptest! {

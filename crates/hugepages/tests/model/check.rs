@@ -135,7 +135,7 @@ impl Run {
         }
         let slept: Duration = self.world.borrow().now.saturating_sub(stop.at);
         // Without waits, only the calls under way take time, unless the host sleeps.
-        let sleeps = self.script.events.iter().any(|event| matches!(event.what, super::script::Happening::Sleep(_)));
+        let sleeps = self.script.events.iter().any(|event| matches!(event.change, super::script::Change::Sleep(_)));
         if slept > COLLAPSE * 10 && !sleeps {
             self.blame(format!("the loop went on for {slept:?} after Ctrl-C"));
         }

@@ -42,12 +42,12 @@ pub struct Event {
     /// Index of the window, modulo the number of windows.
     pub window: usize,
     /// Event.
-    pub what: Happening,
+    pub change: Change,
 }
 
 /// Possible events.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Happening {
+pub enum Change {
     /// The program touches this many of a window's pages for the first time.
     Touch(u64),
     /// The program touches this number of pages repeatedly, or stops with zero.
@@ -88,24 +88,24 @@ pub enum Happening {
     CtrlC,
 }
 
-impl Happening {
+impl Change {
     /// Applies its effect on one window.
-    pub fn change(self, cell: &mut Cell, now: Duration) {
+    pub fn apply(self, cell: &mut Cell, now: Duration) {
         let small = !cell.huge;
         match self {
-            Happening::Touch(pages) if cell.mapped == Mapped::Anonymous => cell.touch(pages),
-            Happening::Heat(pages, period) if cell.mapped == Mapped::Anonymous => {
+            Change::Touch(pages) if cell.mapped == Mapped::Anonymous => cell.touch(pages),
+            Change::Heat(pages, period) if cell.mapped == Mapped::Anonymous => {
                 cell.touch(pages);
                 (cell.hot, cell.period, cell.hot_since) = (pages.min(PAGES), period, now);
             }
-            Happening::Zero(pages) if small => cell.zero = pages,
-            Happening::Swap(pages) if small => {
+            Change::Zero(pages) if small => cell.zero = pages,
+            Change::Swap(pages) if small => {
                 let out = pages.min(cell.used);
                 (cell.used, cell.swapped) = (cell.used - out, cell.swapped + out);
             }
-            Happening::Share(pages) if small => cell.shared = pages,
-            Happening::Guard(pages) if small => cell.guards = pages,
-            Happening::Map(mapped) => {
+            Change::Share(pages) if small => cell.shared = pages,
+            Change::Guard(pages) if small => cell.guards = pages,
+            Change::Map(mapped) => {
                 let stays = |mapped| matches!(mapped, Mapped::Anonymous | Mapped::ReadOnly | Mapped::NoAccess);
                 if !(stays(mapped) && stays(cell.mapped)) {
                     cell.empty();
@@ -115,16 +115,16 @@ impl Happening {
                     cell.used = PAGES / 2; // read in at once
                 }
             }
-            Happening::Free => cell.empty(),
-            Happening::Forbid => cell.forbidden = true,
-            Happening::Split => cell.split_by_others(),
-            Happening::Khugepaged => {
+            Change::Free => cell.empty(),
+            Change::Forbid => cell.forbidden = true,
+            Change::Split => cell.split_by_others(),
+            Change::Khugepaged => {
                 // A window that refuses it stays small, as the script intends.
                 let _ = cell.collapse(false);
             }
-            Happening::Fail(answer, times) => cell.failing = Some((answer, times)),
-            Happening::Pin(times) => cell.pinned = times,
-            Happening::Hide(scans) => cell.hidden = scans,
+            Change::Fail(answer, times) => cell.failing = Some((answer, times)),
+            Change::Pin(times) => cell.pinned = times,
+            Change::Hide(scans) => cell.hidden = scans,
             _ => {}
         }
         cell.fit();
@@ -164,10 +164,10 @@ impl fmt::Debug for Script {
                 writeln!(f, "    window {number}: {cell:?}")?;
             }
         }
-        for Event { when, program, window, what } in &self.events {
+        for Event { when, program, window, change } in &self.events {
             let (program, window) = (program % self.spaces.len().max(1), *window);
             let windows = self.spaces.get(program).map_or(1, |space| space.cells.len().max(1));
-            writeln!(f, "at {when:?}, program {program}, window {}: {what:?}", window % windows)?;
+            writeln!(f, "at {when:?}, program {program}, window {}: {change:?}", window % windows)?;
         }
         Ok(())
     }
@@ -296,33 +296,33 @@ fn event([when, later, program, window, what, amount]: [u8; EVENT]) -> Event {
         _ => When::Call(u64::from(when) * u64::from(later) / 8),
     };
     let times = u32::from(amount / 8);
-    let what = match what % 24 {
-        0 | 1 => Happening::Heat(pages(amount), period(amount)),
-        2 | 3 => Happening::Heat(0, OFTEN),
-        4 => Happening::Touch(pages(amount)),
-        5 => Happening::Zero(pages(amount)),
-        6 => Happening::Swap(pages(amount)),
-        7 => Happening::Share(pages(amount)),
-        8 => Happening::Share(0),
-        9 => Happening::Guard(pages(amount)),
-        10 | 11 => Happening::Map(mapped(amount)),
-        12 => Happening::Free,
-        13 => Happening::Forbid,
-        14 => Happening::Split,
-        15 | 16 => Happening::Khugepaged,
-        17 => Happening::Fail(answer(amount), times),
-        18 => Happening::Pin(times),
-        19 => Happening::Hide(times),
-        20 => Happening::Room((amount % 3 > 0).then_some(Bytes::mib(u64::from(amount)))),
+    let change = match what % 24 {
+        0 | 1 => Change::Heat(pages(amount), period(amount)),
+        2 | 3 => Change::Heat(0, OFTEN),
+        4 => Change::Touch(pages(amount)),
+        5 => Change::Zero(pages(amount)),
+        6 => Change::Swap(pages(amount)),
+        7 => Change::Share(pages(amount)),
+        8 => Change::Share(0),
+        9 => Change::Guard(pages(amount)),
+        10 | 11 => Change::Map(mapped(amount)),
+        12 => Change::Free,
+        13 => Change::Forbid,
+        14 => Change::Split,
+        15 | 16 => Change::Khugepaged,
+        17 => Change::Fail(answer(amount), times),
+        18 => Change::Pin(times),
+        19 => Change::Hide(times),
+        20 => Change::Room((amount % 3 > 0).then_some(Bytes::mib(u64::from(amount)))),
         21 => {
             if amount < 200 {
-                Happening::Sleep(Duration::from_millis(u64::from(amount) * 100))
+                Change::Sleep(Duration::from_millis(u64::from(amount) * 100))
             } else {
-                Happening::CtrlC
+                Change::CtrlC
             }
         }
-        22 => Happening::Exec,
-        _ => Happening::Exit,
+        22 => Change::Exec,
+        _ => Change::Exit,
     };
-    Event { when, program: usize::from(program), window: usize::from(window), what }
+    Event { when, program: usize::from(program), window: usize::from(window), change }
 }

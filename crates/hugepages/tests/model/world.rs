@@ -7,7 +7,7 @@ use std::time::Duration;
 use hugepages::policy::Settings;
 use units::Bytes;
 
-use super::script::{Event, Happening, When};
+use super::script::{Change, Event, When};
 use super::space::Space;
 
 /// Model programs, the observers and the clock share one world.
@@ -139,9 +139,9 @@ impl World {
     }
 
     fn happen(&mut self, event: Event) {
-        match event.what {
-            Happening::CtrlC => return self.press_ctrl_c(),
-            Happening::Sleep(time) => {
+        match event.change {
+            Change::CtrlC => return self.press_ctrl_c(),
+            Change::Sleep(time) => {
                 self.now += time;
                 return;
             }
@@ -151,12 +151,12 @@ impl World {
         let programs = self.spaces.len().max(1);
         let Some(space) = self.spaces.get_mut(event.program % programs).filter(|space| !space.ended) else { return };
         space.version += 1;
-        match event.what {
-            Happening::Exit => {
+        match event.change {
+            Change::Exit => {
                 space.ended = true;
                 self.to_wake = true;
             }
-            Happening::Exec => {
+            Change::Exec => {
                 (space.generation, space.raced) = (space.generation + 1, false);
                 for cell in &mut space.cells {
                     cell.empty();
@@ -164,13 +164,13 @@ impl World {
                     cell.version += 1;
                 }
             }
-            Happening::Room(room) => space.room = room,
+            Change::Room(room) => space.room = room,
             _ => {
                 let cells = space.cells.len().max(1);
                 if let Some(cell) = space.cells.get_mut(event.window % cells) {
                     cell.version += 1;
-                    space.raced |= matches!(event.what, Happening::Swap(_)) && cell.added > 0;
-                    event.what.change(cell, now);
+                    space.raced |= matches!(event.change, Change::Swap(_)) && cell.added > 0;
+                    event.change.apply(cell, now);
                 }
             }
         }

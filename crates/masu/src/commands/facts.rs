@@ -8,7 +8,7 @@ use std::fmt::Display;
 use std::io::Write;
 
 use access::probe::probe;
-use hugepages::standing::{Standing, standings};
+use hugepages::backends::{PartBackend, part_backends};
 use linux::probe::{HostFacts, Known};
 use linux::thp;
 use serde::Serialize;
@@ -68,13 +68,13 @@ fn page_sizes() -> Vec<PageSize> {
 #[derive(Debug, Serialize)]
 struct Feature {
     feature: &'static str,
-    parts: Vec<Standing>,
+    parts: Vec<PartBackend>,
 }
 
 pub fn run(task: &FactsTask) -> Result<Done, Failure> {
     let host = HostFacts::gather(&*HOST);
     let probed = probe(&*HOST);
-    let parts = standings(&host, &probed.backends);
+    let parts = part_backends(&host, &probed.backends);
     let paging = Feature { feature: "larger than memory", parts: paging::standings(&host) };
     let aging = Feature { feature: "aging", parts: aging::standings(&aging::try_out(&*HOST)) };
     let found = caches::try_out(&*HOST, &host);

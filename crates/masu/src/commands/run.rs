@@ -80,9 +80,9 @@ fn started(task: &RunTask, relay: Relay) -> Result<ExitCode, NotStarted> {
             stack: task.stack,
             code: task.code,
             alone: task.no_children,
-            last_look: wanted.report,
+            last_count: wanted.report,
             sizes,
-            board: Some(&board),
+            status_page: Some(&board),
         };
         changes =
             environment::variables(&environment::library(environment::NAME)?, &settings, |name| std::env::var_os(name));

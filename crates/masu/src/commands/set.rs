@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use contract::status_page::{self, Switches};
-use hugepages::act::{Made, Split, demote_all, promote_full};
+use hugepages::act::{FullPromotions, Split, demote_all, promote_full};
 use hugepages::count::{full_windows, huge_windows};
 use hugepages::program::{Program, RunningProgram};
 use hugepages::rate_limiter::{self, RateLimiter};
@@ -109,7 +109,7 @@ fn set(pid: Pid, wish: &Wish) -> Result<Report, Failure> {
     let (huge_before, rss_before) = (huge()?, program.resident_exact().map_err(failed)?);
     // Steps that may be refused come first, so that nothing is done by half.
     let switch = wish.align.map(|on| Switch::find(pid).map(|switch| (switch, on))).transpose()?;
-    let (mut split, mut made) = (Split::default(), Made::default());
+    let (mut split, mut made) = (Split::default(), FullPromotions::default());
     if let Some(on) = wish.huge {
         let wanted = if on { HugePages::Allowed } else { HugePages::Forbidden };
         if found.huge_pages != wanted {

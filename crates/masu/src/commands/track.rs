@@ -10,7 +10,7 @@ use contract::track::SOCKET;
 use contract::track::wire::{Refused, Totals};
 use hugepages::track::admission::{Account, Bounds};
 use hugepages::track::schedule;
-use hugepages::track::serve::{Control, Farewell, Happening, Opened, Settings, Unsent, serve};
+use hugepages::track::serve::{Control, EndReason, Event, Opened, Settings, Unsent, serve};
 use hugepages::track::share::Limits;
 use hugepages::track::watched::Watched;
 use hugepages::{policy, rate_limiter};
@@ -227,23 +227,23 @@ impl Control for Surroundings {
             unfit(failure);
             Refused::NotYours
         })?;
-        Ok(Opened { target, ends, hold: Box::new(held) })
+        Ok(Opened { target, ends, lock: Box::new(held) })
     }
 
     fn signal(&mut self, pid: Pid, user: u32, pidfd: BorrowedFd<'_>, signal: i32, value: u64) -> Result<(), Unsent> {
         // A real-time signal without a handler ends a process, such as one that has become another program by exec.
         match signals::is_expected(&*HOST, pid, signal) {
             Ok(true) => {}
-            Ok(false) => return Err(Unsent::Unexpected),
+            Ok(false) => return Err(Unsent::NoHandler),
             Err(_) => return Err(Unsent::Kernel(Errno::SRCH)),
         }
         if !belongs_to(&*HOST, pid, user)? {
-            return Err(Unsent::NotIts);
+            return Err(Unsent::OtherUser);
         }
         queued_signal::queue(pidfd, signal, value).map_err(Unsent::Kernel)
     }
 
-    fn say(&mut self, what: &Happening<'_>) {
+    fn report(&mut self, what: &Event<'_>) {
         let at = self.start.elapsed().as_secs_f64();
         let mut left_out = 0;
         if anybody_can_cause(what) {
@@ -261,14 +261,14 @@ impl Control for Surroundings {
 }
 
 /// True for an event that any user can cause at any rate.
-fn anybody_can_cause(what: &Happening<'_>) -> bool {
+fn anybody_can_cause(what: &Event<'_>) -> bool {
     match what {
-        Happening::Refused(..) | Happening::Nonsense(_) | Happening::Full(_) => true,
-        Happening::Registered(program)
-        | Happening::Changed(program)
-        | Happening::Forgotten(program, _)
-        | Happening::NotNotified(program, _)
-        | Happening::Round(program, _) => program.user != 0,
+        Event::Refused(..) | Event::Malformed(_) | Event::Full(_) => true,
+        Event::Registered(program)
+        | Event::Changed(program)
+        | Event::Removed(program, _)
+        | Event::NotNotified(program, _)
+        | Event::Round(program, _) => program.user != 0,
         _ => false,
     }
 }
@@ -291,7 +291,7 @@ impl Surroundings {
 }
 
 /// One line for people; `None` for events that happen all the time.
-fn told(what: &Happening<'_>, at: f64) -> Option<String> {
+fn told(what: &Event<'_>, at: f64) -> Option<String> {
     let of = |program: &Watched, text: &str| {
         let (pid, name) = (program.target.pid, &program.target.name);
         format!("{at:>7.1} s  {pid:>8}  {name}: {text}")
@@ -301,17 +301,17 @@ fn told(what: &Happening<'_>, at: f64) -> Option<String> {
         format!("{at:>7.1} s  {pid:>8}  user {}: {text}", peer.user)
     };
     Some(match what {
-        Happening::Registered(program) => of(program, &format!("registered; {}", terms_in_words(program))),
-        Happening::Changed(program) => of(program, &format!("other terms; {}", terms_in_words(program))),
-        Happening::Refused(peer, why) => somebody(peer, &format!("refused: {}", why.text().to_string_lossy())),
-        Happening::Nonsense(peer) => somebody(peer, "cut off: what it sent makes no sense"),
-        Happening::NotNotified(program, why) => of(program, &format!("not told: {}", unsent_in_words(*why))),
-        Happening::Round(program, before) => of(program, &round_in_words(program.totals(), *before)?),
-        Happening::Forgotten(program, why) => of(program, &farewell_in_words(program, *why)),
-        Happening::Full(errno) => {
+        Event::Registered(program) => of(program, &format!("registered; {}", terms_in_words(program))),
+        Event::Changed(program) => of(program, &format!("other terms; {}", terms_in_words(program))),
+        Event::Refused(peer, why) => somebody(peer, &format!("refused: {}", why.text().to_string_lossy())),
+        Event::Malformed(peer) => somebody(peer, "cut off: what it sent makes no sense"),
+        Event::NotNotified(program, why) => of(program, &format!("not told: {}", unsent_in_words(*why))),
+        Event::Round(program, before) => of(program, &round_in_words(program.totals(), *before)?),
+        Event::Removed(program, why) => of(program, &farewell_in_words(program, *why)),
+        Event::Full(errno) => {
             format!("{at:>7.1} s  {:>8}  cannot take in another program: {}", "", describe(*errno))
         }
-        Happening::Notified(..) | Happening::Fetched(..) | Happening::Decided(..) => return None,
+        Event::Notified(..) | Event::Fetched(..) | Event::Decided(..) => return None,
     })
 }
 
@@ -327,8 +327,8 @@ fn terms_in_words(program: &Watched) -> String {
 
 fn unsent_in_words(why: Unsent) -> String {
     match why {
-        Unsent::Unexpected => "it does not handle the signal any more; tried again later".to_owned(),
-        Unsent::NotIts => "it belongs to another user by now".to_owned(),
+        Unsent::NoHandler => "it does not handle the signal any more; tried again later".to_owned(),
+        Unsent::OtherUser => "it belongs to another user by now".to_owned(),
         Unsent::Kernel(errno) => format!("{}; tried again later", describe(errno)),
     }
 }
@@ -344,15 +344,15 @@ fn round_in_words(now: Totals, before: Totals) -> Option<String> {
     Some(format!("windows promoted {promoted}, demoted {demoted}, refused {refused}; extra memory {extra}"))
 }
 
-fn farewell_in_words(program: &Watched, why: Farewell) -> String {
+fn farewell_in_words(program: &Watched, why: EndReason) -> String {
     let totals = program.totals();
     let why = match why {
-        Farewell::Asked => "not watched any more, as it asked".to_owned(),
-        Farewell::Left => "has left".to_owned(),
-        Farewell::Ended => "has ended".to_owned(),
-        Farewell::CutOff => "was cut off".to_owned(),
-        Farewell::Stopped => "goes on alone".to_owned(),
-        Farewell::Failed => match &program.target.failure {
+        EndReason::Unregistered => "not watched any more, as it asked".to_owned(),
+        EndReason::Closed => "has left".to_owned(),
+        EndReason::Ended => "has ended".to_owned(),
+        EndReason::Disconnected => "was cut off".to_owned(),
+        EndReason::Stopped => "goes on alone".to_owned(),
+        EndReason::Failed => match &program.target.failure {
             Some(error) => format!("cannot be worked on any more: {error}"),
             None => "cannot be worked on any more".to_owned(),
         },
@@ -371,30 +371,30 @@ fn farewell_in_words(program: &Watched, why: Farewell) -> String {
 }
 
 /// One object per event, all of them.
-fn told_json(what: &Happening<'_>, at: f64, left_out: u64) -> Value {
+fn told_json(what: &Event<'_>, at: f64, left_out: u64) -> Value {
     let mut told = match what {
-        Happening::Registered(program) => of_program("registered", program, terms_json(program)),
-        Happening::Changed(program) => of_program("changed", program, terms_json(program)),
-        Happening::Refused(peer, why) => {
+        Event::Registered(program) => of_program("registered", program, terms_json(program)),
+        Event::Changed(program) => of_program("changed", program, terms_json(program)),
+        Event::Refused(peer, why) => {
             let why = why.text().to_string_lossy();
             json!({ "event": "refused", "pid": peer.pid, "user": peer.user, "reason": why })
         }
-        Happening::Nonsense(peer) => json!({ "event": "cut-off", "pid": peer.pid, "user": peer.user }),
-        Happening::Notified(program, pages) => of_program("notified", program, json!({ "active_pages": pages })),
-        Happening::NotNotified(program, why) => {
+        Event::Malformed(peer) => json!({ "event": "cut-off", "pid": peer.pid, "user": peer.user }),
+        Event::Notified(program, pages) => of_program("notified", program, json!({ "active_pages": pages })),
+        Event::NotNotified(program, why) => {
             of_program("not-notified", program, json!({ "reason": unsent_in_words(*why) }))
         }
-        Happening::Fetched(program, windows, pages) => {
+        Event::Fetched(program, windows, pages) => {
             of_program("fetched", program, json!({ "windows": windows, "active_pages": pages }))
         }
-        Happening::Decided(program, windows) => of_program("decided", program, json!({ "windows": windows })),
-        Happening::Round(program, _) => of_program("round", program, totals_json(program)),
-        Happening::Forgotten(program, why) => {
+        Event::Decided(program, windows) => of_program("decided", program, json!({ "windows": windows })),
+        Event::Round(program, _) => of_program("round", program, totals_json(program)),
+        Event::Removed(program, why) => {
             let mut value = totals_json(program);
             value["reason"] = json!(farewell_name(*why));
             of_program("forgotten", program, value)
         }
-        Happening::Full(errno) => json!({ "event": "full", "reason": describe(*errno) }),
+        Event::Full(errno) => json!({ "event": "full", "reason": describe(*errno) }),
     };
     told["at_s"] = json!(at);
     if left_out > 0 {
@@ -434,14 +434,14 @@ fn totals_json(program: &Watched) -> Value {
     })
 }
 
-fn farewell_name(why: Farewell) -> &'static str {
+fn farewell_name(why: EndReason) -> &'static str {
     match why {
-        Farewell::Asked => "asked",
-        Farewell::Left => "left",
-        Farewell::Ended => "ended",
-        Farewell::CutOff => "cut-off",
-        Farewell::Stopped => "stopped",
-        Farewell::Failed => "failed",
+        EndReason::Unregistered => "asked",
+        EndReason::Closed => "left",
+        EndReason::Ended => "ended",
+        EndReason::Disconnected => "cut-off",
+        EndReason::Stopped => "stopped",
+        EndReason::Failed => "failed",
     }
 }
 

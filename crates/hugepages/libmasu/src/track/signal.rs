@@ -83,7 +83,7 @@ pub fn take(wanted: c_int, track: *mut Track) -> Option<c_int> {
 
 /// Releases the signal: it has its earlier action, and no handler of ours runs any more. No sender uses it from now
 /// on.
-pub fn give_back(signal: c_int) {
+pub fn release(signal: c_int) {
     let set = set_of(signal);
     let was = mask(libc::SIG_BLOCK, signal);
     let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };

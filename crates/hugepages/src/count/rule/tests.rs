@@ -55,9 +55,11 @@ fn runs_are_shared_out_among_their_windows() {
     let mut windows = BTreeMap::new();
     let swapped = Run { present: false, swapped: true, ..run(1600, 1700, false) };
     let zeros = Run { zero: true, huge: true, ..run(2048, 2560, true) };
-    held(&mut windows, &[run(500, 600, false), run(1024, 1536, true), swapped, zeros]);
-    let found: Vec<_> =
-        windows.iter().map(|(window, held)| (window.0, held.resident, held.swapped, held.huge)).collect();
+    contents(&mut windows, &[run(500, 600, false), run(1024, 1536, true), swapped, zeros]);
+    let found: Vec<_> = windows
+        .iter()
+        .map(|(window, contents)| (window.0, contents.resident, contents.swapped, contents.huge))
+        .collect();
     assert_eq!(found, [(0, 12, 0, 0), (1, 88, 0, 0), (2, 512, 0, 512), (3, 0, 100, 0)]);
     assert!(windows[&Window(2)].is_huge() && !windows[&Window(1)].is_huge());
 }
@@ -69,44 +71,44 @@ fn entries(frame: impl Fn(u64) -> Option<u64>) -> Vec<PageEntry> {
 
 const BASE: u64 = 77 * 512;
 
-fn judged(entries: &[PageEntry], place: Place) -> Option<bool> {
+fn judged(entries: &[PageEntry], extent: Extent) -> Option<bool> {
     let resident = entries.iter().filter(|entry| entry.is_present()).count() as u64;
-    once_huge(frames(entries, |_| false), resident, place, false)
+    once_huge(frames(entries, |_| false), resident, extent, false)
 }
 
 #[test]
 fn the_pages_of_a_split_huge_page_keep_their_frames() {
-    assert_eq!(judged(&entries(|page| Some(BASE + page)), Place::Whole), Some(true));
-    // 64 of 512 are left: the others held only zeros.
+    assert_eq!(judged(&entries(|page| Some(BASE + page)), Extent::Whole), Some(true));
+    // 64 of 512 are left: the others hold only zeros.
     let sparse = entries(|page| (page % 8 == 3).then_some(BASE + page));
-    assert_eq!(judged(&sparse, Place::Whole), Some(true));
-    assert_eq!(judged(&sparse, Place::Edge), Some(true));
+    assert_eq!(judged(&sparse, Extent::Whole), Some(true));
+    assert_eq!(judged(&sparse, Extent::Edge), Some(true));
     // Two are left, and one more was given alone since.
     let few = entries(|page| match page {
         9 | 400 => Some(BASE + page),
         10 => Some(4711),
         _ => None,
     });
-    assert_eq!(judged(&few, Place::Whole), Some(true));
-    assert_eq!(judged(&few, Place::Edge), Some(false), "too few to be sure");
+    assert_eq!(judged(&few, Extent::Whole), Some(true));
+    assert_eq!(judged(&few, Extent::Edge), Some(false), "too few to be sure");
     let full = entries(|page| Some(BASE + page));
-    assert_eq!(judged(&full, Place::Unwanted), Some(false), "a large free block, filled from its start");
+    assert_eq!(judged(&full, Extent::Unwanted), Some(false), "a large free block, filled from its start");
 }
 
 #[test]
 fn pages_that_were_given_one_by_one_do_not_fit() {
-    assert_eq!(judged(&entries(|page| Some(BASE + page * 7 + 3)), Place::Whole), Some(false));
+    assert_eq!(judged(&entries(|page| Some(BASE + page * 7 + 3)), Extent::Whole), Some(false));
     // In a row, from a block that begins somewhere else.
-    assert_eq!(judged(&entries(|page| Some(BASE + page + 100)), Place::Whole), Some(false));
+    assert_eq!(judged(&entries(|page| Some(BASE + page + 100)), Extent::Whole), Some(false));
     // Half of them by chance in two blocks: no base has enough.
     let torn = entries(|page| Some(if page < 200 { BASE + page } else { page * 3 + 5 }));
-    assert_eq!(judged(&torn, Place::Whole), Some(false));
+    assert_eq!(judged(&torn, Extent::Whole), Some(false));
 }
 
 #[test]
 fn a_reader_who_may_not_see_frames_does_not_know() {
     let hidden: Vec<PageEntry> = (0..512).map(|page| PageEntry(if page == 5 { PRESENT } else { 0 })).collect();
-    assert_eq!(judged(&hidden, Place::Whole), None);
+    assert_eq!(judged(&hidden, Extent::Whole), None);
     assert_eq!(frames(&[], |_| false), Frames::NoBase);
 }
 
@@ -123,21 +125,21 @@ fn pages_of_files_and_of_smaller_blocks_do_not_count() {
 #[test]
 fn what_is_one_huge_page_to_the_kernel_still_is_sure() {
     let one = frames(&entries(|page| (page == 3).then_some(BASE + 3)), |_| false);
-    assert_eq!(once_huge(one, 1, Place::Edge, true), Some(true));
-    assert_eq!(once_huge(one, 1, Place::Unwanted, true), Some(true));
-    assert_eq!(once_huge(one, 1, Place::Edge, false), Some(false));
-    assert_eq!(once_huge(one, 1, Place::Whole, false), Some(true));
+    assert_eq!(once_huge(one, 1, Extent::Edge, true), Some(true));
+    assert_eq!(once_huge(one, 1, Extent::Unwanted, true), Some(true));
+    assert_eq!(once_huge(one, 1, Extent::Edge, false), Some(false));
+    assert_eq!(once_huge(one, 1, Extent::Whole, false), Some(true));
 }
 
 #[test]
 fn the_fate_is_what_the_window_holds_and_then_where_that_lies() {
-    let held = |resident, swapped, huge| Held { resident, swapped, huge };
-    assert_eq!(fate(held(512, 0, 512), None), Fate::Allocated);
-    assert_eq!(fate(held(0, 0, 0), None), Fate::Untouched);
-    assert_eq!(fate(held(0, 3, 0), Some(false)), Fate::SwappedOut);
-    assert_eq!(fate(held(3, 9, 0), Some(true)), Fate::Downgraded);
-    assert_eq!(fate(held(3, 0, 0), Some(false)), Fate::Failed);
-    assert_eq!(fate(held(3, 0, 0), None), Fate::NotHuge);
+    let contents = |resident, swapped, huge| Contents { resident, swapped, huge };
+    assert_eq!(fate(contents(512, 0, 512), None), Fate::Allocated);
+    assert_eq!(fate(contents(0, 0, 0), None), Fate::Untouched);
+    assert_eq!(fate(contents(0, 3, 0), Some(false)), Fate::SwappedOut);
+    assert_eq!(fate(contents(3, 9, 0), Some(true)), Fate::Downgraded);
+    assert_eq!(fate(contents(3, 0, 0), Some(false)), Fate::Failed);
+    assert_eq!(fate(contents(3, 0, 0), None), Fate::NotHuge);
 }
 
 #[test]
@@ -179,10 +181,10 @@ fn only_pages_in_a_row_are_asked_about() {
 }
 
 fn any_fate() -> impl Strategy<Value = Fate> {
-    let held = (0u64..=512, 0u64..=512, prop::bool::ANY);
-    (held, prop::option::of(prop::bool::ANY)).prop_map(|((resident, swapped, huge), once)| {
+    let contents = (0u64..=512, 0u64..=512, prop::bool::ANY);
+    (contents, prop::option::of(prop::bool::ANY)).prop_map(|((resident, swapped, huge), once)| {
         let huge = if huge { 512 } else { 0 };
-        fate(Held { resident: resident.max(huge), swapped, huge }, once)
+        fate(Contents { resident: resident.max(huge), swapped, huge }, once)
     })
 }
 
@@ -205,13 +207,13 @@ proptest! {
         left in prop::collection::btree_set(0u64..512, 1..512),
     ) {
         let window = entries(|page| left.contains(&page).then_some(base * 512 + page));
-        prop_assert_eq!(judged(&window, Place::Whole), Some(true));
+        prop_assert_eq!(judged(&window, Extent::Whole), Some(true));
     }
 
     #[test]
     fn any_entries_are_judged_without_a_panic(words in prop::collection::vec(any::<u64>(), 0..600)) {
         let window: Vec<PageEntry> = words.into_iter().map(PageEntry).collect();
-        let _ = judged(&window, Place::Edge);
+        let _ = judged(&window, Extent::Edge);
         for run in frame_runs(&window) {
             prop_assert!(run.pages >= 4 && run.page + run.pages <= 512);
         }

@@ -1,4 +1,4 @@
-//! Limits on huge pages while programs come and go: grants, and evictions between programs.
+//! Limits on huge pages of programs that register and leave: grants, and evictions between programs.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use units::{Rate, Window};
 
 use super::Tracker;
 use crate::policy::Promotion;
-use crate::track::share::{self, Held, Owner, UNLIMITED};
+use crate::track::share::{self, OwnedWindow, Owner, UNLIMITED};
 use crate::track::watched::{Act, Watched, candidate};
 
 /// Upper bound on any machine: 256 TiB.
@@ -80,11 +80,11 @@ impl Tracker {
     /// Shares out the huge pages within the limits.
     pub(super) fn share(&mut self, key: usize, plan: &[Promotion]) {
         let limits = self.s.limits;
-        let held = if limits == UNLIMITED { Vec::new() } else { self.held() };
+        let owned = if limits == UNLIMITED { Vec::new() } else { self.owned_windows() };
         let Some(watching) = self.watching(key) else { return };
         let owner = Owner { program: key, user: watching.program.account };
         let candidates: Vec<_> = plan.iter().map(|promotion| candidate(promotion, owner)).collect();
-        let shares = share::share(&candidates, &held, limits);
+        let shares = share::share(&candidates, &owned, limits);
         for refused in &shares.refused {
             watching.program.target.refuse_over_limit(refused.window);
         }
@@ -95,8 +95,8 @@ impl Tracker {
     }
 
     /// All huge windows that count against limits.
-    fn held(&self) -> Vec<Held> {
-        let mut held = Vec::new();
+    fn owned_windows(&self) -> Vec<OwnedWindow> {
+        let mut owned = Vec::new();
         // More windows than every limit allows make no difference.
         let limits = self.s.limits;
         let finite = [limits.of_program, limits.of_user, limits.of_all].into_iter().filter(|limit| *limit < u64::MAX);
@@ -104,13 +104,13 @@ impl Tracker {
         for (key, program) in self.clients.iter().filter_map(|(key, one)| Some((*key, &one.watched.as_ref()?.program)))
         {
             let owner = Owner { program: key, user: program.account };
-            held.extend(program.target.savings().map(|(window, walks, is_idle)| {
+            owned.extend(program.target.savings().map(|(window, walks, is_idle)| {
                 let walks = if is_idle { Rate::ZERO } else { walks };
-                Held { owner, window: Some(window), walks }
+                OwnedWindow { owner, window: Some(window), walks }
             }));
             let arena = index(program.arena.min(most));
-            held.extend(std::iter::repeat_n(Held { owner, window: None, walks: Rate::ZERO }, arena));
+            owned.extend(std::iter::repeat_n(OwnedWindow { owner, window: None, walks: Rate::ZERO }, arena));
         }
-        held
+        owned
     }
 }

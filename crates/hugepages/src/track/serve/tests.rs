@@ -41,7 +41,7 @@ impl Control for OneAccount {
         Ok(())
     }
 
-    fn say(&mut self, _: &Happening<'_>) {}
+    fn report(&mut self, _: &Event<'_>) {}
 }
 
 fn tracker() -> Tracker {
@@ -51,11 +51,11 @@ fn tracker() -> Tracker {
         most_programs: 4,
         bounds: Bounds { connections: 64, programs: 16 },
     };
-    Tracker { clients: BTreeMap::new(), next: 0, s, full_until: Duration::ZERO, heard_again: BTreeMap::new() }
+    Tracker { clients: BTreeMap::new(), next: 0, s, full_until: Duration::ZERO, served_again: BTreeMap::new() }
 }
 
 #[test]
-fn a_hang_up_of_an_account_that_is_not_heard_waits_and_wakes_nobody() {
+fn a_disconnect_of_an_account_that_must_wait_causes_no_wakeups() {
     let listener = Listener::open().unwrap();
     let mut control = OneAccount { start: Instant::now(), spent: Cell::default() };
     let mut tracker = tracker();
@@ -63,16 +63,16 @@ fn a_hang_up_of_an_account_that_is_not_heard_waits_and_wakes_nobody() {
     let mut message = [0; SHORT_BYTES];
     let bytes = Request::Fetch.write(&mut message);
     asks.send(&message[..bytes], &[]).unwrap();
-    while tracker.heard_again.is_empty() && control.now() < Duration::from_secs(20) {
-        tracker.turn(&listener, &mut control);
+    while tracker.served_again.is_empty() && control.now() < Duration::from_secs(20) {
+        tracker.run_once(&listener, &mut control);
     }
-    assert_eq!((tracker.clients.len(), tracker.heard_again.len()), (2, 1));
+    assert_eq!((tracker.clients.len(), tracker.served_again.len()), (2, 1));
     drop(hangs_up);
-    let mut turns = 0;
+    let mut runs = 0;
     while tracker.clients.len() > 1 && control.now() < Duration::from_secs(20) {
-        tracker.turn(&listener, &mut control);
-        turns += 1;
+        tracker.run_once(&listener, &mut control);
+        runs += 1;
     }
     assert_eq!(tracker.clients.len(), 1, "in the end it is noticed");
-    assert!(turns < 20, "{turns} turns");
+    assert!(runs < 20, "{runs} runs");
 }

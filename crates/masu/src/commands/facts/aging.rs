@@ -7,7 +7,7 @@ use access::insertions::{Filter, Insertions};
 use aging::backend::{self, Backend, Offers, SwapKnob};
 use aging::class::Class;
 use aging::levels::Level;
-use hugepages::standing::{Missing, Standing};
+use hugepages::backends::{Missing, PartBackend};
 use linux::KernelFiles;
 use linux::kpageflags::FrameTable;
 use linux::pinned_file::PinnedFile;
@@ -47,7 +47,7 @@ fn pin() -> Result<(), Unavailable> {
 }
 
 /// One part for each class, in their order, at the protection level that requires most of the host.
-pub fn standings(tried: &Tried) -> Vec<Standing> {
+pub fn standings(tried: &Tried) -> Vec<PartBackend> {
     let offers = Offers {
         pins: tried.pin.is_ok(),
         arrivals: tried.arrivals.is_ok(),
@@ -57,7 +57,7 @@ pub fn standings(tried: &Tried) -> Vec<Standing> {
     Class::ALL.into_iter().map(|class| of(class, offers, tried)).collect()
 }
 
-fn of(class: Class, offers: Offers, tried: &Tried) -> Standing {
+fn of(class: Class, offers: Offers, tried: &Tried) -> PartBackend {
     let (dial, by) = match class {
         Class::Cache => (Level::clamped(0), &tried.arrivals),
         Class::Code | Class::ReadOnly | Class::Data | Class::Shared => (Level::NEVER, &tried.pin),
@@ -66,14 +66,17 @@ fn of(class: Class, offers: Offers, tried: &Tried) -> Standing {
     match (backend::of(class, dial, false, offers), by) {
         (Err(_), Err(Unavailable { reason, remedy })) => {
             let missing = vec![Missing { backend: best.name(), reason: reason.clone(), remedy: remedy.clone() }];
-            Standing { part, backend: None, meaning: meaning(Backend::Kernel).to_owned(), missing }
+            PartBackend { part, backend: None, meaning: meaning(Backend::Kernel).to_owned(), missing }
         }
         (Err(_), Ok(())) => {
-            Standing { part, backend: None, meaning: meaning(Backend::Kernel).to_owned(), missing: Vec::new() }
+            PartBackend { part, backend: None, meaning: meaning(Backend::Kernel).to_owned(), missing: Vec::new() }
         }
-        (Ok(backend), _) => {
-            Standing { part, backend: Some(backend.name()), meaning: meaning(backend).to_owned(), missing: Vec::new() }
-        }
+        (Ok(backend), _) => PartBackend {
+            part,
+            backend: Some(backend.name()),
+            meaning: meaning(backend).to_owned(),
+            missing: Vec::new(),
+        },
     }
 }
 

@@ -1,7 +1,7 @@
 //! Capabilities of this host for `masu llc`: last-level caches, their partitioning (resctrl), and merging of equal
 //! pages (KSM).
 
-use hugepages::standing::{Missing, Standing};
+use hugepages::backends::{Missing, PartBackend};
 use linux::cache_line::Flusher;
 use linux::caches::{self, Cache};
 use linux::ksm::{self, Run};
@@ -96,10 +96,12 @@ fn divided(standing: &Known<resctrl::State>) -> Result<String, Missing> {
 }
 
 /// Partitioning the cache, and keeping shared pages in it.
-pub fn standings(found: &Found) -> Vec<Standing> {
+pub fn standings(found: &Found) -> Vec<PartBackend> {
     let dividing = match &found.partitions {
-        Ok(how) => Standing { part: "dividing", backend: Some("resctrl"), meaning: how.clone(), missing: Vec::new() },
-        Err(why) => Standing {
+        Ok(how) => {
+            PartBackend { part: "dividing", backend: Some("resctrl"), meaning: how.clone(), missing: Vec::new() }
+        }
+        Err(why) => PartBackend {
             part: "dividing",
             backend: None,
             meaning: "every program may use all ways".to_owned(),
@@ -117,7 +119,7 @@ pub fn standings(found: &Found) -> Vec<Standing> {
         )),
     };
     let meaning = if lacking.is_none() { "lines of merged pages are kept in the cache" } else { "nothing is kept" };
-    let keeping = Standing {
+    let keeping = PartBackend {
         part: "keeping shared pages",
         backend: lacking.is_none().then_some("KSM"),
         meaning: meaning.to_owned(),

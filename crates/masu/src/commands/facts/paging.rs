@@ -1,19 +1,19 @@
 //! Backend of `masu run --local` on this host, and why no better one. Pure.
 
 use farmem_engine::backend::{Backend, Features};
-use hugepages::standing::{Missing, Standing};
+use hugepages::backends::{Missing, PartBackend};
 use linux::probe::{HostFacts, Known};
 use linux::userfaultfd;
 
 const FORBIDDEN: &str = "Linux 5.11 or newer has it for everybody, tested on 6.1; a container's seccomp filter may forbid it: allow it there.";
 
 /// The parts, in the order of their use by a program.
-pub fn standings(facts: &HostFacts) -> Vec<Standing> {
+pub fn standings(facts: &HostFacts) -> Vec<PartBackend> {
     vec![faults(facts), calls(facts)]
 }
 
 /// Mapping pages in and evicting them.
-fn faults(facts: &HostFacts) -> Standing {
+fn faults(facts: &HostFacts) -> PartBackend {
     let missing = |backend: Backend, reason: String, remedy: &str| Missing {
         backend: backend.name(),
         reason,
@@ -51,7 +51,7 @@ fn faults(facts: &HostFacts) -> Standing {
         Some(Backend::Copy) => "a program serves its own faults; pages are copied, protected against writes meanwhile",
         None => "no program can be paged",
     };
-    Standing { part: "faults", backend: backend.map(Backend::name), meaning: meaning.to_owned(), missing }
+    PartBackend { part: "faults", backend: backend.map(Backend::name), meaning: meaning.to_owned(), missing }
 }
 
 /// Features by the kernel's names.
@@ -65,7 +65,7 @@ fn word_of(features: &userfaultfd::Features) -> Features {
 }
 
 /// Intercepting system calls with paged memory.
-fn calls(facts: &HostFacts) -> Standing {
+fn calls(facts: &HostFacts) -> PartBackend {
     const BACKEND: &str = "user-dispatch";
     let missing = match &facts.syscall_dispatch {
         Known::Value(true) => None,
@@ -77,7 +77,7 @@ fn calls(facts: &HostFacts) -> Standing {
         Some(_) => (None, "no program can be paged"),
     };
     let missing = missing.map(|reason| Missing { backend: BACKEND, reason, remedy: FORBIDDEN.to_owned() });
-    Standing { part: "system calls", backend, meaning: meaning.to_owned(), missing: missing.into_iter().collect() }
+    PartBackend { part: "system calls", backend, meaning: meaning.to_owned(), missing: missing.into_iter().collect() }
 }
 
 #[cfg(test)]

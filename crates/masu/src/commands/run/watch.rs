@@ -102,15 +102,16 @@ impl Watch {
 
     /// Whether this process has taken a process slot.
     pub fn is_seated(&self, pid: Pid) -> bool {
-        StatusPage::of(self.memory.words()).is_some_and(|board| board.taken().any(|seat| pid_of(seat) == Some(pid)))
+        StatusPage::of(self.memory.words())
+            .is_some_and(|board| board.slots_in_use().any(|seat| pid_of(seat) == Some(pid)))
     }
 
     /// Ends the thread, and returns its totals. A failure in the thread loses the report and nothing else.
     pub fn end(self) -> Seen {
         self.over.store(true, Relaxed);
         if let Some(board) = StatusPage::of(self.memory.words()) {
-            board.bell().fetch_add(1, Relaxed);
-            shared_memory::wake(board.bell());
+            board.doorbell().fetch_add(1, Relaxed);
+            shared_memory::wake(board.doorbell());
         }
         self.thread.join().unwrap_or(Seen { lost: true, ..Seen::default() })
     }
@@ -187,18 +188,18 @@ fn watch(memory: &SharedMemory, wanted: Wanted, over: &AtomicBool) -> Seen {
     }
     let begun = Instant::now();
     while !over.load(Relaxed) {
-        let bell = board.bell().load(Relaxed);
-        for seat in board.taken() {
+        let bell = board.doorbell().load(Relaxed);
+        for seat in board.slots_in_use() {
             let Some(pid) = pid_of(seat) else { continue };
             let watched = all.entry(pid).or_insert_with(|| Watched::new(pid));
             if seat.stage() == Stage::Leaving {
                 if wanted.report && matches!(watched.presence(pid, inode), Presence::Ours) {
                     count(pid, watched, &mut seen);
                 }
-                seat.set_stage(Stage::Seen);
+                seat.set_stage(Stage::Counted);
                 shared_memory::wake(seat.stage_word());
                 // The process is about to exit; programs that start many others need its slot.
-                board.leave(&seat);
+                board.release(&seat);
             }
         }
         let mut gone = Vec::new();
@@ -206,7 +207,7 @@ fn watch(memory: &SharedMemory, wanted: Wanted, over: &AtomicBool) -> Seen {
             let stays = match watched.presence(*pid, inode) {
                 Presence::Ours => {
                     // A process that exits waits for this thread.
-                    let stop = || over.load(Relaxed) || board.bell().load(Relaxed) != bell;
+                    let stop = || over.load(Relaxed) || board.doorbell().load(Relaxed) != bell;
                     look(*pid, watched, wanted, &mut seen, begun.elapsed(), &stop)
                 }
                 Presence::Gone => false,
@@ -220,18 +221,18 @@ fn watch(memory: &SharedMemory, wanted: Wanted, over: &AtomicBool) -> Seen {
             }
         }
         for pid in gone {
-            let left = board.taken().filter(|seat| pid_of(*seat) == Some(pid)).collect::<Vec<_>>();
-            left.iter().for_each(|seat| board.leave(seat));
+            let left = board.slots_in_use().filter(|seat| pid_of(*seat) == Some(pid)).collect::<Vec<_>>();
+            left.iter().for_each(|seat| board.release(seat));
             all.remove(&pid).into_iter().for_each(|watched| settle_up(watched, &mut seen));
         }
         let next = all.values().map(|watched| watched.due).min();
         let nap = next.map_or(FIRST_LOOK, |due| due.saturating_duration_since(Instant::now())).min(FIRST_LOOK);
         if !over.load(Relaxed) {
-            shared_memory::wait(board.bell(), bell, nap);
+            shared_memory::wait(board.doorbell(), bell, nap);
         }
     }
     board.close();
-    for seat in board.taken() {
+    for seat in board.slots_in_use() {
         // A process that waits for its last count stops waiting.
         shared_memory::wake(seat.stage_word());
     }
@@ -239,7 +240,7 @@ fn watch(memory: &SharedMemory, wanted: Wanted, over: &AtomicBool) -> Seen {
     let totals = board.totals();
     seen.processes = board.processes().into();
     (seen.aligned, seen.reserved_ever, seen.code) = (totals.aligned, totals.reserved, totals.code);
-    seen.turned_away = board.turned_away();
+    seen.turned_away = board.refused();
     seen
 }
 

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 /// One part of the feature.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Standing {
+pub struct PartBackend {
     /// `observing`, `promoting`, `demoting` or `measuring again`.
     pub part: &'static str,
     /// Backend in use; `None` when none is available.
@@ -35,13 +35,13 @@ pub struct Missing {
 }
 
 /// All parts, in the order of the flow.
-pub fn standings(facts: &HostFacts, backends: &Backends) -> Vec<Standing> {
+pub fn part_backends(facts: &HostFacts, backends: &Backends) -> Vec<PartBackend> {
     vec![observing(backends), promoting(facts), demoting(facts), measuring(facts)]
 }
 
-fn observing(backends: &Backends) -> Standing {
+fn observing(backends: &Backends) -> PartBackend {
     let (best, missing) = backends.best();
-    Standing {
+    PartBackend {
         part: "observing",
         backend: best.map(Backend::name),
         meaning: best.map_or("no process can be observed".to_owned(), |backend| {
@@ -53,14 +53,14 @@ fn observing(backends: &Backends) -> Standing {
 
 const COLLAPSE: &str = "collapse";
 
-fn promoting(facts: &HostFacts) -> Standing {
+fn promoting(facts: &HostFacts) -> PartBackend {
     let missing = lack(&facts.collapse, "MADV_COLLAPSE of one window did nothing", NEEDS_COLLAPSE);
     let missing = missing.or_else(|| not_allowed(facts));
     let (backend, meaning) = match missing {
         None => (Some(COLLAPSE), "one window at a time, at once, whatever the THP mode says"),
         Some(_) => (None, "no window can be promoted"),
     };
-    Standing {
+    PartBackend {
         part: "promoting",
         backend,
         meaning: meaning.to_owned(),
@@ -81,11 +81,11 @@ const NEEDS_COLLAPSE: &str = "Use Linux 6.1 or newer with CONFIG_TRANSPARENT_HUG
 const RETURN: &str = "split-and-return";
 const SPLIT: &str = "split";
 
-fn demoting(facts: &HostFacts) -> Standing {
+fn demoting(facts: &HostFacts) -> PartBackend {
     let no_return = lack(
         &facts.split_frees_zero_pages,
         "a split leaves the pages that hold only zeros in memory",
-        "Use Linux 6.12 or newer, whose splits give them back.",
+        "Use Linux 6.12 or newer, whose splits return them.",
     );
     let no_split = lack(&facts.cold_splits, "MADV_COLD on one page does not split its huge page", NEEDS_COLLAPSE);
     let no_split = no_split.or_else(|| not_allowed(facts));
@@ -93,23 +93,23 @@ fn demoting(facts: &HostFacts) -> Standing {
     let splits = no_split.is_none();
     missing.extend(no_split.map(|why| Missing::of(SPLIT, why)));
     let (backend, meaning) = match (splits, missing.is_empty()) {
-        (true, true) => (Some(RETURN), "a huge page is split and its untouched memory comes back"),
-        (true, false) => (Some(SPLIT), "a huge page is split; its memory comes back when the kernel needs it"),
+        (true, true) => (Some(RETURN), "a huge page is split and its untouched memory is returned"),
+        (true, false) => (Some(SPLIT), "a huge page is split; its memory is returned when the kernel needs it"),
         (false, _) => (None, "no window can be demoted"),
     };
-    Standing { part: "demoting", backend, meaning: meaning.to_owned(), missing }
+    PartBackend { part: "demoting", backend, meaning: meaning.to_owned(), missing }
 }
 
 const SCAN: &str = "pagemap-scan";
 const FRAMES: &str = "frame-flags";
 
-fn measuring(facts: &HostFacts) -> Standing {
+fn measuring(facts: &HostFacts) -> PartBackend {
     let missing = lack(&facts.pagemap_scan, "the kernel has no PAGEMAP_SCAN", "Use Linux 6.7 or newer.");
     let (backend, meaning) = match missing {
-        None => (Some(SCAN), "what each window holds, from the kernel under its lock"),
-        Some(_) => (Some(FRAMES), "what each window holds, from frame numbers; needs CAP_SYS_ADMIN"),
+        None => (Some(SCAN), "contents of each window, from the kernel under its lock"),
+        Some(_) => (Some(FRAMES), "contents of each window, from frame numbers; needs CAP_SYS_ADMIN"),
     };
-    Standing {
+    PartBackend {
         part: "measuring again",
         backend,
         meaning: meaning.to_owned(),
@@ -167,20 +167,20 @@ mod tests {
     fn without_the_privilege_for_advice_nothing_is_promoted_or_demoted() {
         let nobody = HostFacts { capabilities: Known::Value(Capabilities(0)), ..facts() };
         assert_eq!(backends_of(&nobody)[1..3], [None, None]);
-        assert!(standings(&nobody, &all())[1].missing[0].reason.contains("CAP_SYS_NICE"));
+        assert!(part_backends(&nobody, &all())[1].missing[0].reason.contains("CAP_SYS_NICE"));
     }
 
     fn backends_of(facts: &HostFacts) -> Vec<Option<&'static str>> {
-        standings(facts, &all()).iter().map(|standing| standing.backend).collect()
+        part_backends(facts, &all()).iter().map(|part| part.backend).collect()
     }
 
     #[test]
-    fn on_a_host_with_everything_each_part_stands_on_its_best_backend() {
+    fn on_a_host_with_everything_each_part_uses_its_best_backend() {
         assert_eq!(
             backends_of(&facts()),
             [Some("bpf-walk"), Some("collapse"), Some("split-and-return"), Some("pagemap-scan")]
         );
-        assert!(standings(&facts(), &all()).iter().all(|standing| standing.missing.is_empty()));
+        assert!(part_backends(&facts(), &all()).iter().all(|part| part.missing.is_empty()));
     }
 
     #[test]
@@ -188,15 +188,15 @@ mod tests {
         let no = Known::Value(false);
         let older = HostFacts { split_frees_zero_pages: no.clone(), pagemap_scan: no, ..facts() };
         assert_eq!(backends_of(&older), [Some("bpf-walk"), Some("collapse"), Some("split"), Some("frame-flags")]);
-        let demoting = &standings(&older, &all())[2];
+        let demoting = &part_backends(&older, &all())[2];
         assert_eq!(demoting.missing[0].backend, "split-and-return");
         assert!(demoting.missing[0].remedy.contains("6.12"));
     }
 
     #[test]
-    fn what_could_not_be_asked_is_not_taken_for_a_yes() {
+    fn an_unknown_fact_is_not_taken_for_a_yes() {
         let unasked = HostFacts { collapse: Known::Unknown("permission denied (EPERM)".to_owned()), ..facts() };
-        let promoting = &standings(&unasked, &all())[1];
+        let promoting = &part_backends(&unasked, &all())[1];
         assert_eq!(promoting.backend, None);
         assert_eq!(promoting.missing[0].reason, "permission denied (EPERM)");
     }

@@ -1,6 +1,6 @@
 //! Placement of a mapping at a multiple of a superpage, without danger to other mappings.
 //!
-//! A larger piece of address space is reserved (no memory, no commitment), its head and tail are given back, and the
+//! A larger piece of address space is reserved (no memory, no commitment), its head and tail are unmapped, and the
 //! rest becomes the mapping. After any failure, for lack of address space (RLIMIT_AS, RLIMIT_DATA, strict overcommit)
 //! or of mappings (vm.max_map_count), the program's call is made unchanged.
 //!
@@ -78,9 +78,9 @@ pub fn may_place() -> bool {
     LEFT_BEHIND.load(Relaxed) < LEFT_BEHIND_MAX
 }
 
-/// Gives back a reservation that a failed mremap may have unmapped already. If it has, other threads may have mapped
+/// Unmaps a reservation that a failed mremap may have unmapped already. If it has, other threads may have mapped
 /// something there since, which cannot be told from the reservation: then it is left as it is.
-pub fn give_back(place: usize, bytes: usize) {
+pub fn release(place: usize, bytes: usize) {
     let flags = PLAIN | libc::MAP_FIXED_NOREPLACE;
     // SAFETY: with this flag nothing is replaced.
     let answer = unsafe { kernel::mmap(place, bytes, libc::PROT_NONE, flags, -1, 0) };
