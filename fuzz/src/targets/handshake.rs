@@ -40,12 +40,12 @@ pub fn run(bytes: &[u8]) -> bool {
 
 /// No table of any size reaches into the next one.
 fn lies_in_order(layout: &Layout) {
-    let slots = layout.ring + layout.slots * 8;
+    let slots = layout.victims + layout.slots * 8;
     let queues = [layout.queues[0] + layout.units * 8, layout.queues[1] + layout.units * 8];
     let tables = [
         (layout.bases, layout.entries),
-        (layout.entries + layout.pages * 8, layout.sums),
-        (layout.sums + layout.pages * 16, layout.ring),
+        (layout.entries + layout.pages * 8, layout.checksums),
+        (layout.checksums + layout.pages * 16, layout.victims),
         (slots, layout.queues[0]),
         (queues[0], layout.queues[1]),
         (queues[1], layout.data),

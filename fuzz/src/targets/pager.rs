@@ -12,7 +12,7 @@ use farmem_engine::PAGE_BYTES;
 use farmem_engine::counters::{COUNTER_WORDS, Counter, Counters};
 use farmem_engine::entry::Place;
 use farmem_engine::handshake::Sections;
-use farmem_engine::pager::{Batches, FLIGHT_WORDS, Pager, Served, Touch, VictimQueue};
+use farmem_engine::pager::{BATCHES_WORDS, Batches, Pager, Served, Touch, VictimQueue};
 use farmem_engine::policy::what_if::Ghosts;
 use farmem_engine::space::{CHUNK_PAGES, DIRECTORY_WORDS, Page, Space};
 use farmem_engine::units::{Costs, Learned, Units};
@@ -30,11 +30,11 @@ struct Tables {
     directory: Vec<AtomicU32>,
     bases: Vec<AtomicU64>,
     entries: Vec<AtomicU64>,
-    sums: Vec<AtomicU64>,
+    checksums: Vec<AtomicU64>,
     slots: Vec<AtomicU64>,
     queues: [Vec<AtomicU64>; 2],
     counters: [AtomicU64; COUNTER_WORDS],
-    flights: Box<[AtomicU64; FLIGHT_WORDS]>,
+    batches: Box<[AtomicU64; BATCHES_WORDS]>,
     ends: [AtomicU64; 3],
     learned: Box<Learned>,
     ghosts: Vec<u64>,
@@ -47,11 +47,11 @@ impl Tables {
             directory: (0..DIRECTORY_WORDS).map(|_| AtomicU32::new(0)).collect(),
             bases: words(3),
             entries: words(NUMBERED),
-            sums: words(2 * NUMBERED),
+            checksums: words(2 * NUMBERED),
             slots: words(SLOTS),
             queues: [words(1024), words(1024)],
             counters: [const { AtomicU64::new(0) }; COUNTER_WORDS],
-            flights: Box::new([const { AtomicU64::new(0) }; FLIGHT_WORDS]),
+            batches: Box::new([const { AtomicU64::new(0) }; BATCHES_WORDS]),
             ends: [const { AtomicU64::new(0) }; 3],
             learned: Box::default(),
             ghosts: vec![0; 1280],
@@ -62,12 +62,12 @@ impl Tables {
     fn clear(&mut self) {
         let zeros = |words: &[AtomicU64]| words.iter().for_each(|word| word.store(0, Relaxed));
         [&self.bases, &self.slots, &self.queues[0], &self.queues[1]].into_iter().for_each(|words| zeros(words));
-        [&self.counters[..], &self.flights[..], &self.ends[..]].into_iter().for_each(zeros);
+        [&self.counters[..], &self.batches[..], &self.ends[..]].into_iter().for_each(zeros);
         // The program lies at the end of one chunk and at the beginning of the next, in either order.
         let (half, chunk) = (PAGES as usize / 2, CHUNK_PAGES as usize);
         for pages in [0..half, chunk - half..chunk + half, 2 * chunk - half..2 * chunk] {
             zeros(&self.entries[pages.clone()]);
-            zeros(&self.sums[pages.start * 2..pages.end * 2]);
+            zeros(&self.checksums[pages.start * 2..pages.end * 2]);
         }
         for page in [0, PAGES - 1] {
             self.directory[(address(page) >> 25) as usize].store(0, Relaxed);
@@ -95,15 +95,15 @@ pub fn run(bytes: &[u8]) -> bool {
     TABLES.with_borrow_mut(|tables| {
         tables.clear();
         let mut input = Input(bytes);
-        let Tables { directory, bases, entries, sums, slots, queues, counters, flights, ends, learned, ghosts } =
+        let Tables { directory, bases, entries, checksums, slots, queues, counters, batches, ends, learned, ghosts } =
             tables;
         let pager = Pager {
             space: Space::new(directory, bases),
             entries,
-            sums,
-            ring: VictimQueue::new(slots, ends),
+            checksums,
+            victims: VictimQueue::new(slots, ends),
             queues: [&queues[0], &queues[1]],
-            flights: Batches(flights),
+            batches: Batches(batches),
             counters: Counters(counters),
         };
         let units = Units {
@@ -165,7 +165,7 @@ impl World<'_> {
                 let stride = 1 + u64::from(what >> 5);
                 for step in 0..pages * 2 {
                     if what & 16 != 0 && step % stride == 0 {
-                        self.machine.fly(&self.pager);
+                        self.machine.run_batch(&self.pager);
                     }
                     let write = ((step + pages) % 3 == 0).then_some(page << 16 | step << 1 | 1);
                     self.access((page + step * stride) % PAGES, write, stride)?;
@@ -194,18 +194,22 @@ impl World<'_> {
             }
             19 | 20 => self.machine.held.clear(),
             21 => {
-                let stay =
-                    self.pager.all_home(&mut self.machine, &mut self.units, address(page), pages * PAGE_BYTES)?;
+                let stay = self.pager.write_back_range(
+                    &mut self.machine,
+                    &mut self.units,
+                    address(page),
+                    pages * PAGE_BYTES,
+                )?;
                 let here = (page..page + pages).filter(|page| self.machine.program[*page as usize].is_some());
                 assert_eq!(here.count(), stay as usize, "what is not held goes home");
             }
             22 | 23 => self.move_to(page, u64::from(input.half()) % PAGES, pages)?,
             24 => {
-                let all_is_here = self.pager.all_here(&mut self.machine, &mut self.units)?;
+                let all_is_here = self.pager.fault_in_all(&mut self.machine, &mut self.units)?;
                 let away = (0..PAGES).filter(|page| {
                     let number = self.pager.space.page(address(*page));
                     let place = number.map_or(Place::Untouched, |number| self.pager.entry(number).place());
-                    matches!(place, Place::Home | Place::Staged)
+                    matches!(place, Place::Stored | Place::Victim)
                 });
                 assert_eq!(all_is_here, away.count() == 0, "what a fork needs is not all there");
                 let [touched, zeros] =
@@ -223,7 +227,7 @@ impl World<'_> {
             30 if what >= 128 && self.machine.fails_after != Some(0) => self.machine.fails_after = Some(pages),
             30 => self.machine.lie(page),
             _ if what >= 128 => {
-                self.machine.fly(&self.pager);
+                self.machine.run_batch(&self.pager);
             }
             _ => self.touch_nothing(page)?,
         }
@@ -295,7 +299,7 @@ impl World<'_> {
         }
         self.forget(to, pages)?;
         let (start, bytes) = (address(from), pages * PAGE_BYTES);
-        self.pager.staged_home(&mut self.machine, &mut self.units, start, bytes)?;
+        self.pager.write_back_victims(&mut self.machine, &mut self.units, start, bytes)?;
         for page in 0..pages {
             let (old, new) = ((from + page) as usize, (to + page) as usize);
             self.machine.program[new] = self.machine.program[old].take();
@@ -304,7 +308,7 @@ impl World<'_> {
             self.expected[new] = std::mem::take(&mut self.expected[old]);
         }
         let machine = &mut self.machine;
-        let copy = |old: Page, new: Page| machine.copy_home(old, new);
+        let copy = |old: Page, new: Page| machine.copy_stored(old, new);
         assert!(self.pager.relocate(&mut self.units, start, address(to), bytes, copy), "there are numbers for all");
         self.forget(from, pages)
     }
@@ -318,21 +322,22 @@ impl World<'_> {
             let Some(number) = pager.space.page(address(page)) else { continue };
             let place = pager.entry(number).place();
             assert_eq!(place == Place::Resident, machine.program[page as usize].is_some(), "page {page}");
-            home += u64::from(place == Place::Home);
+            home += u64::from(place == Place::Stored);
             touched += u64::from(pager.entry(number).is_touched());
             zeros += u64::from(pager.entry(number).is_of_zeros());
             assert!(!pager.entry(number).is_of_zeros() || self.expected[page as usize] == 0, "page {page}");
-            if place == Place::Staged {
+            if place == Place::Victim {
                 let slot = pager.entry(number).slot();
                 assert_eq!(
-                    pager.ring.slot(slot),
+                    pager.victims.slot(slot),
                     farmem_engine::pager::Slot::Holds(number),
                     "page {page} in slot {slot}"
                 );
             }
         }
         assert_eq!(
-            [Counter::HomePages, Counter::TouchedPages, Counter::ZeroPages].map(|counter| pager.counters.get(counter)),
+            [Counter::StoredPages, Counter::TouchedPages, Counter::ZeroPages]
+                .map(|counter| pager.counters.get(counter)),
             [home, touched, zeros]
         );
         for (page, _) in self.pins.iter().filter(|pin| pin.1) {

@@ -13,7 +13,7 @@ use farmem_engine::policy::what_if::Ghosts;
 use farmem_engine::policy::{MAX_UNIT_LOG2, Run};
 use farmem_engine::units::{Asked, Costs, Learned, Units};
 
-const KINDS: [Kind; 5] = [Kind::FirstTouch, Kind::Home, Kind::Staged, Kind::Held, Kind::Arriving];
+const KINDS: [Kind; 5] = [Kind::FirstTouch, Kind::Stored, Kind::Victim, Kind::Marker, Kind::InFlight];
 const WAYS: [Sections; 3] = [Sections::Auto, Sections::Marked, Sections::Off];
 /// Pages of a chunk, as in the pager.
 const AREA_PAGES: u32 = 1 << 13;
@@ -42,7 +42,7 @@ fn decide(learned: &mut Learned, mut input: Input<'_>) {
     for word in queues.iter().flatten().take(usize::from(input.byte() % 96)) {
         word.store(input.word(), std::sync::atomic::Ordering::Relaxed);
     }
-    let memory = Memory { passing: &queues[0], kept: &queues[1] };
+    let memory = Memory { probation: &queues[0], main: &queues[1] };
     let mut units = Units {
         learned,
         ghosts: Ghosts::over(&mut ghosts),
@@ -85,35 +85,32 @@ fn step(units: &mut Units<'_>, input: &mut Input<'_>, memory: Memory<'_>, area: 
             let kind = KINDS[usize::from(what >> 4) % KINDS.len()];
             let here = input.word();
             let here = |other: u64| here >> (other % 64) & 1 != 0;
-            let (order, _) = units.order(Asked { site, page, area, kind, mark }, budget, what & 32 != 0, here);
-            keeps(&order, page, area);
+            let (plan, _) = units.plan(Asked { site, page, area, kind, mark }, budget, what & 32 != 0, here);
+            keeps(&plan, page, area);
             let mut lost = 0;
             while units.next_lost(budget).is_some() {
                 lost += 1;
                 assert!(lost <= 4096, "no end of what is lost");
             }
             let mut more = 0;
-            while more < order.fetch.pages {
-                let piece = Run { first_page: order.fetch.first_page + u64::from(more), pages: 16 };
-                let _ = units.learned.replacement.arrived(memory, piece, Arrival::Passing);
+            while more < plan.fetch.pages {
+                let piece = Run { first_page: plan.fetch.first_page + u64::from(more), pages: 16 };
+                let _ = units.learned.replacement.enter(memory, piece, Arrival::Probation);
                 more += piece.pages;
             }
-            units.brought(order.fetch, budget);
+            units.fetched(plan.fetch, budget);
         }
         10 => directly(units, input, page),
-        11 => units.left(page),
+        11 => units.evicted(page),
         12 => units.section_begins(input.int() % 300),
         13 => units.section_ends(input.int() % 300, budget),
         14 => {
-            let way = [Arrival::New, Arrival::Passing, Arrival::Reused][usize::from(what >> 4) % 3];
-            let _ = units.learned.replacement.arrived(
-                memory,
-                Run { first_page: page, pages: u32::from(input.half()) },
-                way,
-            );
+            let way = [Arrival::New, Arrival::Probation, Arrival::Reused][usize::from(what >> 4) % 3];
+            let _ =
+                units.learned.replacement.enter(memory, Run { first_page: page, pages: u32::from(input.half()) }, way);
         }
         _ => {
-            let leaving = units.learned.replacement.next_to_stage(memory, budget.aside);
+            let leaving = units.learned.replacement.next_victim(memory, budget.aside);
             assert!(leaving.is_none_or(|run| (1..=ENTRY_PAGES).contains(&run.pages)));
         }
     }
@@ -135,20 +132,20 @@ fn directly(units: &mut Units<'_>, input: &mut Input<'_>, page: u64) {
     let site = u64::from(input.byte()) % SITES;
     let fault = Fault { site, page, area, distance: input.int(), mark: input.half(), kind };
     let here = input.word();
-    let order = units.learned.sites.on_fault(&fault, &limits, |other| here >> (other % 64) & 1 != 0);
+    let plan = units.learned.sites.on_fault(&fault, &limits, |other| here >> (other % 64) & 1 != 0);
     let area = if area.contains(page) { area } else { Run { first_page: page, pages: 1 } };
-    keeps(&order, page, area);
+    keeps(&plan, page, area);
 }
 
 /// Checks that the fetch plan contains the page, and lies within its area as a whole.
-fn keeps(order: &FetchPlan, page: u64, area: Run) {
-    assert!(order.fetch.contains(page), "{order:?} without {page:#x}");
-    assert!(order.fetch.within(area) == order.fetch, "{order:?} leaves {area:?}");
-    assert!(order.fetch.pages <= 1 << MAX_UNIT_LOG2, "{order:?}");
-    for series in order.ahead {
-        assert!(series.run_pages <= 1 << MAX_UNIT_LOG2, "{order:?}");
+fn keeps(plan: &FetchPlan, page: u64, area: Run) {
+    assert!(plan.fetch.contains(page), "{plan:?} without {page:#x}");
+    assert!(plan.fetch.within(area) == plan.fetch, "{plan:?} leaves {area:?}");
+    assert!(plan.fetch.pages <= 1 << MAX_UNIT_LOG2, "{plan:?}");
+    for series in plan.ahead {
+        assert!(series.run_pages <= 1 << MAX_UNIT_LOG2, "{plan:?}");
         for run in (0..series.runs).map(|n| series.run(n, area)) {
-            assert!(run.pages == 0 || run.within(area) == run, "{order:?} leaves {area:?}");
+            assert!(run.pages == 0 || run.within(area) == run, "{plan:?} leaves {area:?}");
         }
     }
 }

@@ -16,14 +16,14 @@ pub fn run(bytes: &[u8]) -> bool {
     assert_eq!(parse(&again).as_ref(), Ok(&kept));
     let mut sites = Box::<Sites>::default();
     for (number, site) in kept.iter().enumerate() {
-        let seed = InitialProfile { site: 0x1000 + number as u64 * 8, habit: site.habit };
-        assert_eq!(InitialProfile::of(seed.words()), seed, "the library understands it otherwise");
-        if !sites.seed(seed) {
+        let initial = InitialProfile { site: 0x1000 + number as u64 * 8, profile: site.profile };
+        assert_eq!(InitialProfile::of(initial.words()), initial, "the library understands it otherwise");
+        if !sites.preset(initial) {
             continue;
         }
         let mut page = site.offset % u64::from(AREA_PAGES);
         for _ in 0..4 {
-            begins(&mut sites, seed.site, page);
+            begins(&mut sites, initial.site, page);
             page = (page + 1 + site.offset % 7) % u64::from(AREA_PAGES);
         }
     }
@@ -43,12 +43,12 @@ fn begins(sites: &mut Sites, site: u64, page: u64) {
         base_log2: 0,
         max_unit_log2: MAX_UNIT_LOG2,
     };
-    let fault = Fault { site, page, area, distance: 1, mark: 0, kind: Kind::Home };
-    let order = sites.on_fault(&fault, &limits, |_| false);
-    assert!(order.fetch.contains(page) && order.fetch.within(area) == order.fetch, "{order:?}");
-    for series in order.ahead {
+    let fault = Fault { site, page, area, distance: 1, mark: 0, kind: Kind::Stored };
+    let plan = sites.on_fault(&fault, &limits, |_| false);
+    assert!(plan.fetch.contains(page) && plan.fetch.within(area) == plan.fetch, "{plan:?}");
+    for series in plan.ahead {
         for run in (0..series.runs).map(|number| series.run(number, area)) {
-            assert!(run.pages == 0 || run.within(area) == run, "{order:?} leaves {area:?}");
+            assert!(run.pages == 0 || run.within(area) == run, "{plan:?} leaves {area:?}");
         }
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use farmem::history::{History, Part};
 use farmem::report::{Counted, Report};
 use farmem_engine::counters::{COUNTER_WORDS, Counters};
-use farmem_engine::pager::{Batches, Checksum, Crew, FLIGHT_PAGES, FLIGHT_WORDS, FLIGHTS_PAGES};
+use farmem_engine::pager::{BATCH_PAGES, BATCHES_PAGES, BATCHES_WORDS, BatchWorker, Batches, Checksum};
 use farmem_engine::policy::MAX_UNIT_LOG2;
 use farmem_engine::segment::StoreRequest;
 use farmem_engine::space::Page;
@@ -30,17 +30,17 @@ struct Bounds {
 
 impl Bounds {
     fn check(&mut self, first: u32, pages: u32) -> Result<(), ()> {
-        assert!(pages <= FLIGHT_PAGES && first + pages <= FLIGHTS_PAGES, "{pages} pages at {first}");
+        assert!(pages <= BATCH_PAGES && first + pages <= BATCHES_PAGES, "{pages} pages at {first}");
         self.done += 1;
         if self.fails { Err(()) } else { Ok(()) }
     }
 }
 
-impl Crew for Bounds {
+impl BatchWorker for Bounds {
     type Trouble = ();
 
-    fn fetch(&mut self, _: Page, first: u32, sums: &mut [Checksum]) -> Result<(), ()> {
-        self.check(first, sums.len() as u32)
+    fn fetch(&mut self, _: Page, first: u32, checksums: &mut [Checksum]) -> Result<(), ()> {
+        self.check(first, checksums.len() as u32)
     }
 
     fn write(&mut self, _: Page, first: u32, pages: u32) -> Result<(), ()> {
@@ -53,7 +53,7 @@ impl Crew for Bounds {
 /// Runs one input; true when it was understood.
 pub fn run(bytes: &[u8]) -> bool {
     let mut input = Input(bytes);
-    let batches: [AtomicU64; FLIGHT_WORDS] = [const { AtomicU64::new(0) }; FLIGHT_WORDS];
+    let batches: [AtomicU64; BATCHES_WORDS] = [const { AtomicU64::new(0) }; BATCHES_WORDS];
     let counters: [AtomicU64; COUNTER_WORDS] = [const { AtomicU64::new(0) }; COUNTER_WORDS];
     let request: [AtomicU32; 5] = [const { AtomicU32::new(0) }; 5];
     let mut workers = Bounds { fails: false, done: 0 };
@@ -63,10 +63,10 @@ pub fn run(bytes: &[u8]) -> bool {
         scribble(learned, &mut input);
         while !input.0.is_empty() {
             match input.byte() % 8 {
-                0 | 1 => batches[usize::from(input.half()) % FLIGHT_WORDS].store(word(&mut input), Relaxed),
+                0 | 1 => batches[usize::from(input.half()) % BATCHES_WORDS].store(word(&mut input), Relaxed),
                 2 => {
                     // The program's request for an I/O batch, at its place.
-                    let first = FLIGHT_WORDS - (1 + usize::from(input.byte() % 8)) * ((FLIGHT_WORDS - 517) / 8);
+                    let first = BATCHES_WORDS - (1 + usize::from(input.byte() % 8)) * ((BATCHES_WORDS - 517) / 8);
                     batches[0].store(u64::from(input.byte() % 12), Relaxed);
                     for (at, value) in
                         [1, u64::from(input.byte() % 3), word(&mut input), word(&mut input)].into_iter().enumerate()
@@ -78,7 +78,7 @@ pub fn run(bytes: &[u8]) -> bool {
                 4 => request[usize::from(input.byte() % 5)].store(word(&mut input) as u32, Relaxed),
                 5 => {
                     workers.fails = input.byte() % 8 == 7;
-                    number += u64::from(Batches(&batches).fly(&mut workers, number) == Ok(true));
+                    number += u64::from(Batches(&batches).run_batch(&mut workers, number) == Ok(true));
                 }
                 6 => {
                     if let Some((ask, _, pages)) = StoreRequest(&request).asked() {

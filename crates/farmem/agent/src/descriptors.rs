@@ -6,7 +6,7 @@ use crate::kernel::{call, int, uint};
 use crate::program::Program;
 
 /// Answer to a call that names one of them; `None` when the kernel is to make the call.
-pub fn make(program: &Program, made: Call) -> Option<i64> {
+pub fn emulate(program: &Program, made: Call) -> Option<i64> {
     let ours = |fd: u64| [program.uffd.fd, program.store, program.socket].contains(&int(fd));
     let [first, second, third, ..] = made.arguments;
     const EBADF: i64 = -(libc::EBADF as i64);

@@ -18,15 +18,15 @@ static BACKEND: AtomicU64 = AtomicU64::new(0);
 /// Wakes masu if it sleeps and a batch was submitted. Best called without the lock, since other threads wait for it
 /// meanwhile.
 pub fn ring(program: &Program) {
-    let launched = program.pager.flights.launched();
-    if BACKEND.load(Relaxed) == launched {
+    let submitted = program.pager.batches.submitted();
+    if BACKEND.load(Relaxed) == submitted {
         return;
     }
-    BACKEND.store(launched, Relaxed);
+    BACKEND.store(submitted, Relaxed);
     // Either masu sees the batch, or this sees that masu sleeps.
     fence(SeqCst);
-    if program.bell.masu_sleeps().load(Relaxed) != 0 {
-        let word = program.bell.departures();
+    if program.doorbell.masu_sleeps().load(Relaxed) != 0 {
+        let word = program.doorbell.submissions();
         word.fetch_add(1, SeqCst);
         // SAFETY: wakes masu, which waits on a word of the shared segment.
         unsafe { call!(libc::SYS_futex, word.as_ptr().addr(), libc::FUTEX_WAKE, i32::MAX) };
@@ -34,27 +34,27 @@ pub fn ring(program: &Program) {
 }
 
 /// Waits until the oldest batch has completed. The lock is held.
-pub fn wait_for_arrival(program: &Program, pager: &Pager<'_>) {
+pub fn wait_for_completion(program: &Program, pager: &Pager<'_>) {
     ring(program);
     let begun = kernel::ticks();
     while kernel::ticks().wrapping_sub(begun) < SHORTLY_TICKS {
-        if !pager.flights.is_waited_for() {
+        if !pager.batches.is_oldest_running() {
             return;
         }
         core::hint::spin_loop();
     }
     loop {
-        let arrivals = program.bell.arrivals();
-        let seen = arrivals.load(SeqCst);
-        program.bell.program_sleeps().store(1, SeqCst);
+        let completions = program.doorbell.completions();
+        let seen = completions.load(SeqCst);
+        program.doorbell.program_sleeps().store(1, SeqCst);
         fence(SeqCst);
-        if !pager.flights.is_waited_for() {
+        if !pager.batches.is_oldest_running() {
             return;
         }
         let second = libc::timespec { tv_sec: 1, tv_nsec: 0 };
         let second = (&raw const second).expose_provenance();
         // SAFETY: waits on a word of the shared segment, and reads our own memory.
-        let answer = unsafe { call!(libc::SYS_futex, arrivals.as_ptr().addr(), libc::FUTEX_WAIT, seen, second) };
+        let answer = unsafe { call!(libc::SYS_futex, completions.as_ptr().addr(), libc::FUTEX_WAIT, seen, second) };
         if answer == -i64::from(libc::ETIMEDOUT) {
             store_request::is_masu_there(program);
             if program::is_left_behind() {

@@ -29,10 +29,10 @@ fn piece(backend: Backend, bytes: u64) -> u64 {
 ///
 /// # Safety
 /// The slots are the victim queue's, and have frames.
-pub unsafe fn come(uffd: Uffd, slot: u64, address: u64, bytes: u64) -> (u64, i64) {
+pub unsafe fn map_in(uffd: Uffd, slot: u64, address: u64, bytes: u64) -> (u64, i64) {
     match uffd.backend {
         // SAFETY: the caller's.
-        Backend::Copy => unsafe { come_copied(uffd, slot, address, piece(uffd.backend, bytes)) },
+        Backend::Copy => unsafe { map_in_copy(uffd, slot, address, piece(uffd.backend, bytes)) },
         Backend::Move => {
             // SAFETY: the caller's: nobody reads the remains of a slot without a frame.
             let (moved, why) = unsafe { uffd.move_frames(address, slot, bytes) };
@@ -41,14 +41,14 @@ pub unsafe fn come(uffd: Uffd, slot: u64, address: u64, bytes: u64) -> (u64, i64
             }
             // Memory that the program may only read.
             // SAFETY: the caller's.
-            unsafe { come_copied(uffd, slot, address, bytes) }
+            unsafe { map_in_copy(uffd, slot, address, bytes) }
         }
     }
 }
 
 /// # Safety
 /// That of [`come`].
-unsafe fn come_copied(uffd: Uffd, slot: u64, address: u64, bytes: u64) -> (u64, i64) {
+unsafe fn map_in_copy(uffd: Uffd, slot: u64, address: u64, bytes: u64) -> (u64, i64) {
     // SAFETY: the caller's; frames of slots whose content has come are given back.
     unsafe {
         let (copied, why) = uffd.copy(address, slot, bytes);
@@ -64,10 +64,10 @@ unsafe fn come_copied(uffd: Uffd, slot: u64, address: u64, bytes: u64) -> (u64, 
 ///
 /// # Safety
 /// The slots are the victim queue's, and empty. The lock is held; a thread that touches an evicted page waits for it.
-pub unsafe fn leave(uffd: Uffd, address: u64, slot: u64, bytes: u64) -> (u64, i64) {
+pub unsafe fn evict(uffd: Uffd, address: u64, slot: u64, bytes: u64) -> (u64, i64) {
     match uffd.backend {
         // SAFETY: the caller's.
-        Backend::Copy => unsafe { leave_copied(uffd, address, slot, piece(uffd.backend, bytes)) },
+        Backend::Copy => unsafe { evict_copy(uffd, address, slot, piece(uffd.backend, bytes)) },
         Backend::Move => {
             // SAFETY: the caller's.
             let out = || unsafe { uffd.move_frames(slot, address, bytes) };
@@ -85,7 +85,7 @@ pub unsafe fn leave(uffd: Uffd, address: u64, slot: u64, bytes: u64) -> (u64, i6
 
 /// # Safety
 /// That of [`leave`].
-unsafe fn leave_copied(uffd: Uffd, address: u64, slot: u64, bytes: u64) -> (u64, i64) {
+unsafe fn evict_copy(uffd: Uffd, address: u64, slot: u64, bytes: u64) -> (u64, i64) {
     // A range of several mappings may be protected in part before the kernel fails. Pages that stay may be written
     // again.
     let stays = |from: u64| {

@@ -13,7 +13,7 @@ use farmem_engine::segment::Ask;
 use crate::doorbell;
 use crate::exchange;
 use crate::kernel::{self, Decimal, call};
-use crate::program::{ODDLY_WRITABLE, Program};
+use crate::program::{HAS_WRITE_ONLY_MAPPING, Program};
 use crate::store_request;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -37,7 +37,7 @@ impl Frames {
     }
 
     fn slot(&self, slot: u32) -> u64 {
-        self.program.staging + u64::from(slot) * PAGE_BYTES
+        self.program.slots + u64::from(slot) * PAGE_BYTES
     }
 
     /// Handles an address at which nothing was mapped, with its reason.
@@ -50,7 +50,7 @@ impl Frames {
     /// Copies from memory that the program cannot write. False when it cannot be read either.
     fn copy_out(&self, address: u64, slot: u64, bytes: u64) -> bool {
         // With copies anyway, the refusal had another reason.
-        if self.program.uffd.backend == Backend::Copy || ODDLY_WRITABLE.load(Relaxed) {
+        if self.program.uffd.backend == Backend::Copy || HAS_WRITE_ONLY_MAPPING.load(Relaxed) {
             return false;
         }
         let (local, remote) = (vector(slot, kernel::size(bytes)), vector(address, kernel::size(bytes)));
@@ -124,9 +124,9 @@ impl Frames {
         for (place, byte) in link.iter_mut().zip(FOLDER.iter().chain(number.text().as_bytes())) {
             *place = *byte;
         }
-        let (link, room) = (link.as_ptr().expose_provenance(), name.len());
+        let (link, buffer) = (link.as_ptr().expose_provenance(), name.len());
         // SAFETY: reads our own text, which ends with a zero, and writes our own bytes.
-        let bytes = unsafe { call!(libc::SYS_readlink, link, name.as_mut_ptr().expose_provenance(), room) };
+        let bytes = unsafe { call!(libc::SYS_readlink, link, name.as_mut_ptr().expose_provenance(), buffer) };
         let found = usize::try_from(bytes).ok().and_then(|bytes| name.get(..bytes));
         found.and_then(|name| core::str::from_utf8(name).ok()).unwrap_or_default()
     }
@@ -135,7 +135,7 @@ impl Frames {
 const READ: (i64, &str) = (libc::SYS_pread64, "read");
 const WRITE: (i64, &str) = (libc::SYS_pwrite64, "write");
 
-const OF_ROOM: &str = "Make room there, or name a directory on a larger device with --store file:DIR.";
+const OF_ROOM: &str = "Make buffer there, or name a directory on a larger device with --store file:DIR.";
 const OF_DEVICE: &str =
     "Look at what the kernel says of the device (dmesg); name another directory with --store file:DIR.";
 
@@ -190,7 +190,7 @@ fn copy(from: u64, to: u64, count: u32) {
 }
 
 /// Checksum of a page of the library's memory.
-fn sum_of(address: u64) -> Checksum {
+fn checksum_of(address: u64) -> Checksum {
     let start = core::ptr::with_exposed_provenance::<u8>(kernel::size(address));
     // SAFETY: a slot with a frame: ours, and nobody writes there now.
     let sum = xxh3_128(unsafe { core::slice::from_raw_parts(start, PAGE) });
@@ -213,7 +213,7 @@ impl Machine for Frames {
         let from = self.slot(slot);
         let (done, why) = in_pieces(count, |done, bytes| {
             // SAFETY: the slots are ours, and are recorded as empty after this.
-            unsafe { exchange::come(self.program.uffd, from + done, address + done, bytes) }
+            unsafe { exchange::map_in(self.program.uffd, from + done, address + done, bytes) }
         });
         self.note(address + done, why);
         pages(done)
@@ -223,7 +223,7 @@ impl Machine for Frames {
         let to = self.slot(slot);
         let (done, _) = in_pieces(count, |done, bytes| {
             // SAFETY: the slots are ours; a touch by the program there faults, and waits for the lock that is held.
-            let (gone, why) = unsafe { exchange::leave(self.program.uffd, address + done, to + done, bytes) };
+            let (gone, why) = unsafe { exchange::evict(self.program.uffd, address + done, to + done, bytes) };
             if gone > 0 || why != EINVAL || bytes > PAGE_BYTES {
                 return (gone, why);
             }
@@ -232,7 +232,7 @@ impl Machine for Frames {
         pages(done)
     }
 
-    fn give_zeros(&mut self, address: u64, count: u32) -> u32 {
+    fn map_zeros(&mut self, address: u64, count: u32) -> u32 {
         // SAFETY: a unit is no larger than the zeros.
         let give = |done, bytes| unsafe { self.program.uffd.copy(address + done, self.program.zeros, bytes) };
         let (done, why) = in_pieces(count, give);
@@ -246,8 +246,8 @@ impl Machine for Frames {
         unsafe { start.write_bytes(0, count as usize * PAGE) };
     }
 
-    fn sum(&mut self, slot: u32) -> Checksum {
-        sum_of(self.slot(slot))
+    fn checksum(&mut self, slot: u32) -> Checksum {
+        checksum_of(self.slot(slot))
     }
 
     fn is_zeros(&mut self, slot: u32) -> bool {
@@ -287,7 +287,7 @@ impl Machine for Frames {
         unsafe { call!(libc::SYS_madvise, self.slot(slot), PAGE_BYTES, libc::MADV_DONTNEED) };
     }
 
-    fn read_home(&mut self, page: Page, slot: u32, count: u32) -> Result<(), Infallible> {
+    fn read_store(&mut self, page: Page, slot: u32, count: u32) -> Result<(), Infallible> {
         if self.program.store < 0 {
             store_request::ask(self.program, Ask::Read, page, count);
             copy(self.program.data, self.slot(slot), count);
@@ -297,24 +297,24 @@ impl Machine for Frames {
         Ok(())
     }
 
-    fn unload(&mut self, room: u32, slot: u32, count: u32) {
-        copy(self.program.flown + u64::from(room) * PAGE_BYTES, self.slot(slot), count);
+    fn unload(&mut self, buffer: u32, slot: u32, count: u32) {
+        copy(self.program.batch_data + u64::from(buffer) * PAGE_BYTES, self.slot(slot), count);
     }
 
-    fn load(&mut self, slot: u32, room: u32, count: u32) {
-        copy(self.slot(slot), self.program.flown + u64::from(room) * PAGE_BYTES, count);
+    fn load(&mut self, slot: u32, buffer: u32, count: u32) {
+        copy(self.slot(slot), self.program.batch_data + u64::from(buffer) * PAGE_BYTES, count);
     }
 
-    fn wait_for_arrival(&mut self, pager: &Pager<'_>) {
-        doorbell::wait_for_arrival(self.program, pager);
+    fn wait_for_completion(&mut self, pager: &Pager<'_>) {
+        doorbell::wait_for_completion(self.program, pager);
     }
 
-    fn flight_failed(&mut self) -> Infallible {
+    fn batch_failed(&mut self) -> Infallible {
         // masu has reported the reason.
         kernel::end(2)
     }
 
-    fn write_home(&mut self, page: Page, slot: u32, count: u32) -> Result<(), Infallible> {
+    fn write_store(&mut self, page: Page, slot: u32, count: u32) -> Result<(), Infallible> {
         if self.program.store < 0 {
             copy(self.slot(slot), self.program.data, count);
             store_request::ask(self.program, Ask::Write, page, count);
@@ -338,7 +338,7 @@ impl Machine for Frames {
 
 impl Frames {
     /// Copies the stored content of one page to another's place.
-    pub fn copy_home(&mut self, from: Page, to: Page) {
+    pub fn copy_stored(&mut self, from: Page, to: Page) {
         if self.program.store < 0 {
             return store_request::ask(self.program, Ask::Copy, from, to.0);
         }

@@ -13,7 +13,7 @@ pub type Arguments = [u64; 6];
 /// # Safety
 /// That of the call: the caller is responsible for the memory that it reads, writes, maps or unmaps.
 #[inline(always)]
-pub unsafe fn make(number: i64, [a, b, c, d, e, f]: Arguments) -> i64 {
+pub unsafe fn syscall(number: i64, [a, b, c, d, e, f]: Arguments) -> i64 {
     let answer: i64;
     // SAFETY: the caller's; the kernel changes these three registers and, as the caller allows, memory.
     unsafe {
@@ -41,7 +41,7 @@ pub const fn arguments<const N: usize>(given: [u64; N]) -> Arguments {
 
 macro_rules! call {
     ($number:expr $(, $argument:expr)* $(,)?) => {
-        $crate::kernel::make($number as i64, $crate::kernel::arguments([$(($argument as i64).cast_unsigned()),*]))
+        $crate::kernel::syscall($number as i64, $crate::kernel::arguments([$(($argument as i64).cast_unsigned()),*]))
     };
 }
 pub(crate) use call;
@@ -85,7 +85,7 @@ pub fn give_up(parts: &[&str]) -> ! {
 }
 
 /// Out of page numbers: there is one for each page that masu expects of a program at most (see the session parameters).
-pub fn no_number() -> ! {
+pub fn out_of_page_slots() -> ! {
     give_up(&[
         "the program has used up all numbers for pages; it is ended, since its memory cannot be kept\n    ",
         "There are 64 times as many as this machine has pages: run it with less data, or on a machine with more memory.",

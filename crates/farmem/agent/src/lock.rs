@@ -13,7 +13,7 @@ use crate::kernel::{self, call};
 use crate::program::{self, Program};
 
 type Lock = lock::Lock<Futex>;
-pub type Held<'a> = lock::Held<'a, Futex>;
+pub type Guard<'a> = lock::Guard<'a, Futex>;
 
 /// The pager's lock.
 pub static LOCK: Lock = Lock::over(Futex(AtomicU32::new(0)), Futex(AtomicU32::new(0)));
@@ -52,12 +52,12 @@ impl lock::Word for Futex {
         let answer = unsafe {
             call!(libc::SYS_futex, self.0.as_ptr().addr(), libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG, value, most)
         };
-        let in_vain = answer == -i64::from(libc::ETIMEDOUT);
-        if in_vain && program::is_left_behind() {
+        let misses = answer == -i64::from(libc::ETIMEDOUT);
+        if misses && program::is_left_behind() {
             // The child of a vfork, whose parent was killed, maybe with the lock: it will never be released.
             kernel::end(128 + libc::SIGKILL);
         }
-        in_vain
+        misses
     }
 
     fn wake(&self, most: i32) {
@@ -77,7 +77,7 @@ impl Program {
     }
 
     /// Policies. The borrow of the lock's guard protects their state.
-    pub fn units<'a>(&self, _held: &'a Held<'_>) -> Units<'a> {
+    pub fn units<'a>(&self, _guard: &'a Guard<'_>) -> Units<'a> {
         // SAFETY: both lie in the segment, apart from all else, for as long as the program runs. The holder of the lock
         // has exclusive access, since the result does not outlive the guard.
         let (learned, ghosts) =

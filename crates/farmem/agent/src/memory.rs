@@ -11,9 +11,9 @@ use farmem_engine::pager::Touch;
 use crate::doorbell;
 use crate::frames::Frames;
 use crate::kernel::{self, call, int, size};
-use crate::lock::{Held, LOCK};
+use crate::lock::{Guard, LOCK};
 use crate::page_fault;
-use crate::program::{HEAP_END, ODDLY_WRITABLE, Program, program};
+use crate::program::{HAS_WRITE_ONLY_MAPPING, HEAP_END, Program, program};
 use crate::thread::Thread;
 
 const fn page_down(address: u64) -> u64 {
@@ -35,21 +35,21 @@ pub fn touches(program: &Program, start: u64, bytes: u64) -> bool {
 }
 
 /// Takes the lock, with no batch in flight: for calls that change mappings, or release memory.
-fn hold_alone(program: &'static Program) -> Held<'static> {
-    let held = LOCK.hold();
-    match program.pager.settle(&mut Frames::new(program), &mut program.units(&held)) {
-        Ok(()) => held,
+fn lock_idle(program: &'static Program) -> Guard<'static> {
+    let guard = LOCK.lock();
+    match program.pager.settle(&mut Frames::new(program), &mut program.units(&guard)) {
+        Ok(()) => guard,
         Err(never) => match never {},
     }
 }
 
 /// Maps in and pins the memory that the call touches.
-pub fn bring(program: &'static Program, thread: &mut Thread, made: Call) {
-    bring_up_to(program, thread, made, most_pinned(program));
+pub fn fault_in(program: &'static Program, thread: &mut Thread, made: Call) {
+    fault_in_up_to(program, thread, made, most_pinned(program));
 }
 
 /// The same, for at most `most` pages.
-pub fn bring_up_to(program: &'static Program, thread: &mut Thread, made: Call, most: u64) {
+pub fn fault_in_up_to(program: &'static Program, thread: &mut Thread, made: Call, most: u64) {
     let mut left = most;
     calls::buffers(made, &Own::new(program), &mut |buffer: Buffer| {
         if touches(program, buffer.start, buffer.bytes) {
@@ -68,7 +68,7 @@ pub fn bring_up_to(program: &'static Program, thread: &mut Thread, made: Call, m
 }
 
 /// Maps in all arguments of exec, and pins as many as possible.
-pub fn bring_arguments(program: &'static Program, thread: &mut Thread, made: Call) {
+pub fn fault_in_arguments(program: &'static Program, thread: &mut Thread, made: Call) {
     let mut left = 4 * most_pinned(program);
     calls::buffers(made, &Own::new(program), &mut |buffer: Buffer| {
         if touches(program, buffer.start, buffer.bytes) {
@@ -84,7 +84,7 @@ pub fn bring_arguments(program: &'static Program, thread: &mut Thread, made: Cal
 }
 
 /// Maps in and pins the mutexes that the kernel marks when the thread ends.
-pub fn bring_robust(program: &'static Program, thread: &mut Thread) {
+pub fn fault_in_robust_list(program: &'static Program, thread: &mut Thread) {
     if thread.robust == 0 {
         return;
     }
@@ -101,29 +101,29 @@ pub fn bring_robust(program: &'static Program, thread: &mut Thread) {
 }
 
 /// Number of unpaged pages in a row after which the search in a buffer ends.
-const IN_VAIN: u32 = 1024;
+const MISSES: u32 = 1024;
 
 /// Maps in a buffer's pages and pins at most `most`. Calls `run` with the pinned ones, in runs, with the lock held.
 fn pin(program: &'static Program, buffer: Buffer, most: u64, mut run: impl FnMut(u64, u64)) {
     let (start, end) = (page_down(buffer.start), page_up(buffer.start.saturating_add(buffer.bytes)));
-    let held = LOCK.hold();
+    let guard = LOCK.lock();
     let (mut address, mut pinned, mut from) = (start, 0, start);
     // Programs may name more than they have ("as much as comes"): the search beyond their memory is short.
-    let mut in_vain = 0;
-    while address < end && pinned < most && in_vain < IN_VAIN {
+    let mut misses = 0;
+    while address < end && pinned < most && misses < MISSES {
         let mut done = program.pager.pin(address);
         if !done && program.pager.space.may_be_paged(address) {
             let mut frames = Frames::new(program);
             let touch = Touch { address, write: false, site: 0 };
-            match program.pager.touch(&mut frames, &mut program.units(&held), touch) {
+            match program.pager.touch(&mut frames, &mut program.units(&guard), touch) {
                 Ok(_) => done = program.pager.pin(address),
                 Err(never) => match never {},
             }
         }
         if done {
-            (pinned, in_vain) = (pinned + 1, 0);
+            (pinned, misses) = (pinned + 1, 0);
         } else {
-            in_vain += 1;
+            misses += 1;
             if from < address {
                 run(from, (address - from) / PAGE_BYTES);
             }
@@ -134,7 +134,7 @@ fn pin(program: &'static Program, buffer: Buffer, most: u64, mut run: impl FnMut
     if from < address {
         run(from, (address - from) / PAGE_BYTES);
     }
-    drop(held);
+    drop(guard);
     doorbell::ring(program);
 }
 
@@ -144,8 +144,8 @@ pub fn unpin(thread: &mut Thread) {
         return;
     }
     let Some(program) = program() else { return };
-    let over = thread.over(read_word);
-    let _held = LOCK.hold();
+    let over = thread.drop_completed(read_word);
+    let _guard = LOCK.lock();
     for (start, pages) in thread.take_pins(over) {
         take_off(program, start, pages);
     }
@@ -154,7 +154,7 @@ pub fn unpin(thread: &mut Thread) {
 /// Unpins the pages that were pinned from this number on.
 pub fn take_off_last(thread: &mut Thread, from: usize) {
     let Some(program) = program() else { return };
-    let _held = LOCK.hold();
+    let _guard = LOCK.lock();
     for (start, pages) in thread.take_pins(from) {
         take_off(program, start, pages);
     }
@@ -230,11 +230,11 @@ fn through_the_kernel(direction: i64, ours: u64, theirs: u64, bytes: u64) -> boo
     for _ in 0..16 {
         let process = program.process.load(Relaxed);
         // The kernel looks for the page first and writes to its frame then: meanwhile the page must not leave.
-        let held = write.then(|| LOCK.hold());
+        let guard = write.then(|| LOCK.lock());
         // SAFETY: our own memory on one side; on the other the program's, as the call in hand asks for.
         let answer =
             unsafe { call!(direction, process, (&raw const local).addr(), 1, (&raw const remote).addr(), 1, 0) };
-        drop(held);
+        drop(guard);
         if answer == bytes as i64 {
             return true;
         }
@@ -280,13 +280,13 @@ fn failed(answer: i64) -> bool {
 }
 
 /// Answer to a call that changes mappings, or `None` when only the kernel is concerned.
-pub fn make(program: &'static Program, made: Call) -> Option<i64> {
+pub fn emulate(program: &'static Program, made: Call) -> Option<i64> {
     let [first, second, third, fourth, ..] = made.arguments;
     let paged = |start: u64, bytes: u64| touches(program, start, bytes);
     match made.number {
         number::MMAP => map(program, made),
         number::MUNMAP if paged(first, second) => {
-            let _held = hold_alone(program);
+            let _guard = lock_idle(program);
             let answer = as_it_stands(made);
             if !failed(answer) {
                 program.pager.forget(first, page_up(second));
@@ -323,7 +323,7 @@ pub fn make(program: &'static Program, made: Call) -> Option<i64> {
 
 fn as_it_stands(made: Call) -> i64 {
     // SAFETY: the program's own call.
-    unsafe { kernel::make(made.number.into(), made.arguments) }
+    unsafe { kernel::syscall(made.number.into(), made.arguments) }
 }
 
 fn map(program: &'static Program, made: Call) -> Option<i64> {
@@ -343,7 +343,7 @@ fn map(program: &'static Program, made: Call) -> Option<i64> {
         // Pages come at their first touch, and they may be more than the machine's memory.
         made.arguments[3] = i64::from(flags & !libc::MAP_POPULATE | libc::MAP_NORESERVE).cast_unsigned();
     }
-    let _held = hold_alone(program);
+    let _guard = lock_idle(program);
     let answer = as_it_stands(made);
     if failed(answer) && replaces {
         forget_what_is_gone(program, start, page_up(bytes));
@@ -376,16 +376,16 @@ fn forget_what_is_gone(program: &Program, start: u64, bytes: u64) {
 fn protect(program: &'static Program, made: Call, start: u64, bytes: u64, protection: u64) -> i64 {
     let protection = int(protection);
     let has = |flag: i32| protection & flag != 0;
-    let held = hold_alone(program);
+    let guard = lock_idle(program);
     let plain = libc::PROT_READ | libc::PROT_WRITE;
     let odd = has(libc::PROT_WRITE) && protection & (plain | libc::PROT_EXEC) != plain;
     if odd || made.number == number::PKEY_MPROTECT {
-        ODDLY_WRITABLE.store(true, Relaxed);
+        HAS_WRITE_ONLY_MAPPING.store(true, Relaxed);
     }
     if protection == libc::PROT_NONE {
         // A page that cannot be read cannot be written back later.
         let mut frames = Frames::new(program);
-        match program.pager.all_home(&mut frames, &mut program.units(&held), start, page_up(bytes)) {
+        match program.pager.write_back_range(&mut frames, &mut program.units(&guard), start, page_up(bytes)) {
             Ok(_) => {}
             Err(never) => match never {},
         }
@@ -403,7 +403,7 @@ const fn empties(advice: i32) -> bool {
 fn advise(program: &'static Program, made: Call, start: u64, bytes: u64, advice: i32) -> i64 {
     const POPULATE_READ: i32 = 22;
     const POPULATE_WRITE: i32 = 23;
-    let (_held, asked) = (hold_alone(program), made.arguments[1]);
+    let (_guard, asked) = (lock_idle(program), made.arguments[1]);
     match advice {
         _ if empties(advice) => {
             // The kernel may keep memory after MADV_FREE, or not; here it never does. The kernel checks the kind of
@@ -456,7 +456,7 @@ fn advise(program: &'static Program, made: Call, start: u64, bytes: u64, advice:
 
 /// brk(2), whose answer is the end of the heap.
 fn move_heap_end(program: &'static Program, asked: u64) -> i64 {
-    let _held = hold_alone(program);
+    let _guard = lock_idle(program);
     let before = HEAP_END.load(Relaxed);
     // SAFETY: the program's own call.
     let answer = unsafe { call!(libc::SYS_brk, asked) };
@@ -495,7 +495,7 @@ fn remap(program: &'static Program, made: Call) -> i64 {
         // paged.
         return if touches(program, old, old_bytes.max(1)) { -i64::from(libc::EINVAL) } else { as_it_stands(made) };
     }
-    let held = hold_alone(program);
+    let guard = lock_idle(program);
     let fixed = flags & libc::MREMAP_FIXED != 0;
     if !fixed {
         // In place, if possible.
@@ -521,7 +521,7 @@ fn remap(program: &'static Program, made: Call) -> i64 {
     }
     let kept = old_bytes.min(new_bytes);
     let mut frames = Frames::new(program);
-    match program.pager.staged_home(&mut frames, &mut program.units(&held), old, old_bytes) {
+    match program.pager.write_back_victims(&mut frames, &mut program.units(&guard), old, old_bytes) {
         Ok(()) => {}
         Err(never) => match never {},
     }
@@ -559,9 +559,9 @@ fn remap(program: &'static Program, made: Call) -> i64 {
     if is_paged {
         page(program, new, new_bytes);
         advised(new, new_bytes, libc::MADV_NORMAL);
-        let copy = |from, to| frames.copy_home(from, to);
-        if !program.pager.relocate(&mut program.units(&held), old, new, kept, copy) {
-            kernel::no_number();
+        let copy = |from, to| frames.copy_stored(from, to);
+        if !program.pager.relocate(&mut program.units(&guard), old, new, kept, copy) {
+            kernel::out_of_page_slots();
         }
         program.pager.forget(old, old_bytes);
     }

@@ -56,7 +56,7 @@ pub unsafe extern "C" fn on_bus(signal: c_int, info: *mut libc::siginfo_t, conte
             return;
         }
         if program.pager.space.page(address).is_none() {
-            kernel::no_number();
+            kernel::out_of_page_slots();
         }
     }
     // SAFETY: the kernel's own arguments.
@@ -75,13 +75,13 @@ pub fn serve(program: &'static Program, touch: Touch) -> Option<Served> {
 }
 
 fn serve_it(program: &'static Program, touch: Touch) -> Option<Served> {
-    let held = LOCK.hold();
+    let guard = LOCK.lock();
     let mut frames = Frames::new(program);
-    match program.pager.touch(&mut frames, &mut program.units(&held), touch) {
+    match program.pager.touch(&mut frames, &mut program.units(&guard), touch) {
         Ok(served @ (Served::Yes | Served::Already)) => Some(served),
         // A page beside it tells nothing of this one, which may be no paged memory.
         Ok(Served::NotPaged) if frames.was_there == Some(touch.address & !(PAGE_BYTES - 1)) => {
-            program.pager.adopt(&mut program.units(&held), touch.address);
+            program.pager.adopt(&mut program.units(&guard), touch.address);
             Some(Served::Already)
         }
         Ok(Served::NotPaged) => None,

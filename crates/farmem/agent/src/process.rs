@@ -194,16 +194,16 @@ fn stamp_at(context: &Context, words: usize) -> u64 {
 /// Returns from the handler so that the call is made, with its arguments from the context, and the program continues
 /// behind it.
 pub fn pass(thread: &mut Thread, context: &mut Context) {
-    let stamp = thread.passed_on(stamp_at(context, 1));
-    leave_by(context, masu_pass as *const (), [stamp]);
+    let flag_value = thread.passed_on(stamp_at(context, 1));
+    leave_by(context, masu_pass as *const (), [flag_value]);
 }
 
 /// The same for a part of the call: the program's first three arguments are replaced while it is made.
 pub fn pass_part(thread: &mut Thread, context: &mut Context, part: Call) {
     let [first, second, third, ..] = context.arguments();
     (0..3).for_each(|number| context.set_argument(number, part.arguments[number]));
-    let stamp = thread.passed_on(stamp_at(context, 4));
-    leave_by(context, masu_pass_part as *const (), [stamp, first, second, third]);
+    let flag_value = thread.passed_on(stamp_at(context, 4));
+    leave_by(context, masu_pass_part as *const (), [flag_value, first, second, third]);
 }
 
 /// Largest number of retries of an exec whose arguments were evicted before the kernel had read them all.
@@ -212,14 +212,14 @@ const EXEC_TRIES: u32 = 200;
 /// execve and execveat. The arguments may be more than can be pinned, and another thread may evict them between their
 /// mapping and the call. The kernel reports this before it has done anything: then they are mapped in again.
 pub fn execute(program: &'static Program, thread: &mut Thread, context: &mut Context, made: Call) {
-    memory::bring_arguments(program, thread, made);
+    memory::fault_in_arguments(program, thread, made);
     thread.exec_tries += 1;
     if thread.exec_tries > EXEC_TRIES {
         return pass(thread, context);
     }
     let stub = if made.number == number::EXECVE { masu_execve } else { masu_execveat };
-    let stamp = thread.passed_on(stamp_at(context, 1));
-    leave_by(context, stub as *const (), [stamp]);
+    let flag_value = thread.passed_on(stamp_at(context, 1));
+    leave_by(context, stub as *const (), [flag_value]);
 }
 
 /// Leaves the handler by a stub: the return address and the words lie below the red zone.
@@ -248,7 +248,7 @@ struct Clone {
 /// clone, clone3, fork and vfork.
 pub fn make(program: &'static Program, thread: &mut Thread, context: &mut Context, made: Call) {
     let kept = thread.kept();
-    memory::bring(program, thread, made);
+    memory::fault_in(program, thread, made);
     let number = context.get(libc::REG_RAX) as i64;
     let asked = match number {
         libc::SYS_fork => Clone { flags: 0, stack: 0 },
@@ -274,7 +274,8 @@ pub fn make(program: &'static Program, thread: &mut Thread, context: &mut Contex
     } else if asked.stack == 0 {
         vfork(context);
     } else {
-        let record = if shares(libc::CLONE_VFORK) { Some(core::ptr::null_mut()) } else { with_lock(thread::make) };
+        let record =
+            if shares(libc::CLONE_VFORK) { Some(core::ptr::null_mut()) } else { with_lock(thread::new_record) };
         if let Some(record) = record.filter(|record| !record.is_null()) {
             // SAFETY: nobody has it yet.
             let child = unsafe { &mut *record };
@@ -289,7 +290,7 @@ pub fn make(program: &'static Program, thread: &mut Thread, context: &mut Contex
 }
 
 fn with_lock<T>(work: impl FnOnce() -> T) -> T {
-    let _held = LOCK.hold();
+    let _guard = LOCK.lock();
     work()
 }
 
@@ -335,7 +336,7 @@ fn begin_thread(context: &mut Context, thread: &mut Thread, stack: u64, record: 
 
 /// Creates a child on the parent's stack; the parent waits meanwhile.
 fn vfork(context: &mut Context) {
-    let Some(record) = with_lock(thread::make) else { return context.answer(-i64::from(libc::EAGAIN)) };
+    let Some(record) = with_lock(thread::new_record) else { return context.answer(-i64::from(libc::EAGAIN)) };
     let number = context.get(libc::REG_RAX);
     let own = context.signal_stack();
     // SAFETY: a record of ours that no thread has. Until the child is gone it has this one's number, which is in use.
@@ -360,11 +361,11 @@ fn vfork(context: &mut Context) {
 /// Whether much of the stored memory is unreadable at the moment: brought back, it could not be evicted again.
 fn too_much_would_stay(program: &Program) -> bool {
     let mut pages = 0;
-    if program.pager.counters.get(Counter::HomePages) > 0 {
+    if program.pager.counters.get(Counter::StoredPages) > 0 {
         mappings::each(|mapping| {
             if !mapping.readable {
                 program.pager.space.each_run(mapping.start, mapping.end - mapping.start, |first, run| {
-                    let at_home = |more: &u32| program.pager.entry(first.plus(*more)).place() == Place::Home;
+                    let at_home = |more: &u32| program.pager.entry(first.plus(*more)).place() == Place::Stored;
                     pages += (0..run).filter(at_home).count();
                 });
             }
@@ -377,14 +378,14 @@ fn too_much_would_stay(program: &Program) -> bool {
 /// it no userfaultfd, and it would read zeros. So all pages of the program must be in memory; then the child has all of
 /// them, and is not paged until it calls exec. If they do not fit, fork fails as it does without memory.
 fn fork(program: &'static Program, thread: &mut Thread, context: &mut Context, stack: u64) {
-    let held = LOCK.hold();
-    let all_is_here = || match program.pager.all_here(&mut Frames::new(program), &mut program.units(&held)) {
+    let guard = LOCK.lock();
+    let all_is_here = || match program.pager.fault_in_all(&mut Frames::new(program), &mut program.units(&guard)) {
         Ok(all_is_here) => all_is_here,
         Err(never) => match never {},
     };
     if too_much_would_stay(program) || !all_is_here() {
         program.pager.counters.add(Counter::ForksRefused, 1);
-        drop(held);
+        drop(guard);
         return context.answer(-i64::from(libc::ENOMEM));
     }
     let number = context.get(libc::REG_RAX) as i64;
@@ -397,7 +398,7 @@ fn fork(program: &'static Program, thread: &mut Thread, context: &mut Context, s
         arguments[0] = (&raw const thread.clone_arguments).expose_provenance() as u64;
     }
     // SAFETY: the program's own call; both go on from the handler's frame, each with its own copy.
-    let answer = unsafe { kernel::make(number, arguments) };
+    let answer = unsafe { kernel::syscall(number, arguments) };
     if answer == 0 {
         PAGED.store(false, Relaxed);
         if stack != 0 {
@@ -406,6 +407,6 @@ fn fork(program: &'static Program, thread: &mut Thread, context: &mut Context, s
         // SAFETY: asks.
         program.process.store(uint(unsafe { call!(libc::SYS_getpid) }.cast_unsigned()), Relaxed);
     }
-    drop(held);
+    drop(guard);
     context.answer(answer);
 }

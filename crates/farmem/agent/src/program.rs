@@ -19,7 +19,7 @@ pub struct Program {
     /// userfaultfd of the paged memory.
     pub uffd: Uffd,
     /// Address of the victim queue's slots.
-    pub staging: u64,
+    pub slots: u64,
     /// A megabyte of zeros.
     pub zeros: u64,
     /// Descriptor of the store's file; -1 when masu accesses the store.
@@ -27,13 +27,13 @@ pub struct Program {
     /// The connection to masu.
     pub socket: i32,
     /// Synchronous store request to masu.
-    pub errand: StoreRequest<'static>,
+    pub request: StoreRequest<'static>,
     /// Address of the pages in transfer to and from masu.
     pub data: u64,
     /// Address of the I/O batches' memory.
-    pub flown: u64,
+    pub batch_data: u64,
     /// Doorbells for I/O batches.
-    pub bell: Doorbell<'static>,
+    pub doorbell: Doorbell<'static>,
     /// Whether masu fetches ahead and writes back in the background.
     pub background: bool,
     /// Learned state and evicted pages: for the holder of the lock.
@@ -61,7 +61,7 @@ static READY: AtomicBool = AtomicBool::new(false);
 
 /// Set once writable memory was seen from which the kernel moves nothing (it is executable, too, or has a protection
 /// key): then memory that cannot be moved cannot be copied safely either, since a thread may be writing to it.
-pub static ODDLY_WRITABLE: AtomicBool = AtomicBool::new(false);
+pub static HAS_WRITE_ONLY_MAPPING: AtomicBool = AtomicBool::new(false);
 
 /// End of the heap.
 pub static HEAP_END: AtomicU64 = AtomicU64::new(0);

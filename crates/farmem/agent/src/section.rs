@@ -3,21 +3,21 @@
 use core::ffi::c_int;
 
 use crate::kernel::call;
-use crate::lock::{Held, LOCK};
+use crate::lock::{Guard, LOCK};
 use crate::program::{Program, is_paged, program};
 use crate::signals::{SET_BYTES, without_ours};
 
 /// Begins a section.
 pub fn begins(section: c_int) {
-    with(|program, held| program.units(held).section_begins(section.cast_unsigned()));
+    with(|program, guard| program.units(guard).section_begins(section.cast_unsigned()));
 }
 
 /// Ends a section.
 pub fn ends(section: c_int) {
-    with(|program, held| program.units(held).section_ends(section.cast_unsigned(), program.pager.budget()));
+    with(|program, guard| program.units(guard).section_ends(section.cast_unsigned(), program.pager.budget()));
 }
 
-fn with(work: impl FnOnce(&'static Program, &Held<'_>)) {
+fn with(work: impl FnOnce(&'static Program, &Guard<'_>)) {
     let Some(program) = program().filter(|_| is_paged()) else { return };
     let (all, mut before) = (without_ours(u64::MAX), 0_u64);
     let set = |set: *const u64, old: *mut u64| {
@@ -25,6 +25,6 @@ fn with(work: impl FnOnce(&'static Program, &Held<'_>)) {
         unsafe { call!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, set.addr(), old.addr(), SET_BYTES) }
     };
     set(&raw const all, &raw mut before);
-    work(program, &LOCK.hold());
+    work(program, &LOCK.lock());
     set(&raw const before, core::ptr::null_mut());
 }

@@ -11,12 +11,12 @@ use farmem_engine::backend::Backend;
 use farmem_engine::counters::Counter;
 use farmem_engine::handshake::{self, Go, Hello, Message, Ready, Secret, Step, Terms};
 use farmem_engine::pager::Pager;
-use farmem_engine::policy::site::{InitialProfile, SEED_WORDS, SITES};
-use farmem_engine::segment::{self, BELL, Doorbell, ERRAND, Layout, StoreRequest};
+use farmem_engine::policy::site::{INITIAL_PROFILE_WORDS, InitialProfile, SITES};
+use farmem_engine::segment::{self, DOORBELL, Doorbell, Layout, STORE_REQUEST, StoreRequest};
 
 use crate::frames::PAGE;
 use crate::kernel::{self, call, int, size, uint};
-use crate::lock::{Held, LOCK};
+use crate::lock::{Guard, LOCK};
 use crate::mappings::{self, Mapping};
 use crate::program::{self, HEAP_END, Program};
 use crate::syscall_user_dispatch::{self, DISPATCH};
@@ -69,16 +69,16 @@ unsafe extern "C" fn begin(_: c_int, _: *const *mut c_char, environment: *const 
     let socket = descriptors::out_of_the_way(socket);
     let store = if store < 0 { store } else { descriptors::out_of_the_way(store) };
     match prepare(terms, process, store, socket) {
-        Ok((field, backend)) => {
+        Ok((segment, backend)) => {
             let program = program::program();
             let uffd = program.map_or(-1, |program| program.uffd.fd);
-            send(socket, &Ready { begun: Ok(backend) }.message(), &[field, uffd]);
+            send(socket, &Ready { begun: Ok(backend) }.message(), &[segment, uffd]);
             // SAFETY: our own; the memory stays mapped.
-            unsafe { call!(libc::SYS_close, field) };
+            unsafe { call!(libc::SYS_close, segment) };
             // Without an answer the program begins with nothing known: masu has ended, or could not take its tables.
             let go = receive(socket, &mut -1).and_then(|message| Go::of(&message));
             if let Some(program) = program {
-                seed(program, go.map_or(0, |go| go.seeds));
+                preset_sites(program, go.map_or(0, |go| go.profiles));
                 take_memory(program);
                 let answer = syscall_user_dispatch::begin((program.text.0, program.text.1));
                 if answer < 0 {
@@ -290,20 +290,20 @@ fn receive(socket: i32, fd: &mut i32) -> Option<Message> {
 fn prepare(terms: Terms, process: u32, store: i32, socket: i32) -> Result<(i32, Backend), (Step, u32)> {
     let errno = |answer: i64| uint(answer.unsigned_abs());
     let failed = |step: Step| move |answer: i64| (step, errno(answer));
-    let uffd = Uffd::make(terms.backend).map_err(|(step, answer)| (step, errno(answer)))?;
+    let uffd = Uffd::create(terms.backend).map_err(|(step, answer)| (step, errno(answer)))?;
     let layout = Layout::new(terms.most_pages as usize, terms.budget_frames as usize);
-    let (field, start) = make_field(layout.bytes).map_err(failed(Step::Memory))?;
+    let (segment, start) = make_segment(layout.bytes).map_err(failed(Step::Memory))?;
     let memory = |bytes: usize| map_memory(bytes).ok_or((Step::Memory, libc::ENOMEM as u32));
     // The slots, and a page more: `Uffd::spare_page`.
     let slots_bytes = layout.slots * PAGE;
-    let staging_bytes = slots_bytes + PAGE;
-    let staging = memory(staging_bytes)? as u64;
-    let uffd = Uffd { fd: descriptors::out_of_the_way(uffd.fd), spare_page: staging + slots_bytes as u64, ..uffd };
+    let bytes = slots_bytes + PAGE;
+    let slots = memory(bytes)? as u64;
+    let uffd = Uffd { fd: descriptors::out_of_the_way(uffd.fd), spare_page: slots + slots_bytes as u64, ..uffd };
     let zeros = memory(farmem_engine::MAX_UNIT_PAGES as usize * PAGE)? as u64;
     // SAFETY: advice on our own memory that changes no content.
     unsafe {
-        call!(libc::SYS_madvise, staging, staging_bytes, libc::MADV_NOHUGEPAGE);
-        call!(libc::SYS_madvise, staging, staging_bytes, libc::MADV_DONTFORK);
+        call!(libc::SYS_madvise, slots, bytes, libc::MADV_NOHUGEPAGE);
+        call!(libc::SYS_madvise, slots, bytes, libc::MADV_DONTFORK);
     }
     // The spare page gets its page table now: later there might be no memory for one.
     // SAFETY: our own memory, which is still empty.
@@ -311,7 +311,7 @@ fn prepare(terms: Terms, process: u32, store: i32, socket: i32) -> Result<(i32, 
         core::ptr::with_exposed_provenance_mut::<u8>(size(uffd.spare_page)).write_volatile(1);
         call!(libc::SYS_madvise, uffd.spare_page, PAGE_BYTES, libc::MADV_DONTNEED);
     }
-    if !uffd.register_staging(staging, staging_bytes as u64) {
+    if !uffd.register_slots(slots, bytes as u64) {
         return Err((Step::Userfaultfd, libc::EINVAL as u32));
     }
     // SAFETY: mapped just now, shared and writable, never unmapped, all zeros; every type in it is atomic and aligned.
@@ -324,23 +324,24 @@ fn prepare(terms: Terms, process: u32, store: i32, socket: i32) -> Result<(i32, 
     pager.counters.set(Counter::EarlyTicks, kernel::ticks());
     pager.counters.set(Counter::EarlyNs, kernel::clock_ns());
     // SAFETY: as above; nothing else is placed there.
-    let errand = StoreRequest(unsafe { &*core::ptr::with_exposed_provenance(start + ERRAND * size_of::<u32>()) });
+    let request =
+        StoreRequest(unsafe { &*core::ptr::with_exposed_provenance(start + STORE_REQUEST * size_of::<u32>()) });
     // SAFETY: as above.
-    let bell = Doorbell(unsafe { &*core::ptr::with_exposed_provenance(start + BELL * size_of::<u32>()) });
+    let doorbell = Doorbell(unsafe { &*core::ptr::with_exposed_provenance(start + DOORBELL * size_of::<u32>()) });
     let text = own_text().ok_or((Step::Dispatch, libc::ENOENT as u32))?;
     DISPATCH[0].store(text.0, Relaxed);
     DISPATCH[1].store(text.1, Relaxed);
     program::begin(Program {
         pager,
         uffd,
-        staging,
+        slots,
         zeros,
         store,
         socket,
-        errand,
+        request,
         data: (start + layout.data) as u64,
-        flown: (start + layout.flown) as u64,
-        bell,
+        batch_data: (start + layout.batch_data) as u64,
+        doorbell,
         background: terms.background,
         learned: core::ptr::with_exposed_provenance_mut(start + layout.learned),
         ghosts: (core::ptr::with_exposed_provenance_mut(start + layout.ghosts), layout.ghost_words),
@@ -352,7 +353,7 @@ fn prepare(terms: Terms, process: u32, store: i32, socket: i32) -> Result<(i32, 
         process: AtomicU32::new(process),
     });
     take_signals().map_err(failed(Step::Signals))?;
-    Ok((field, uffd.backend))
+    Ok((segment, uffd.backend))
 }
 
 /// The whole memory of a program, as a share.
@@ -364,12 +365,12 @@ fn log2(pages: u32) -> u8 {
 }
 
 /// Loads the site profiles that masu has from an earlier run.
-fn seed(program: &Program, seeds: u32) {
-    let held = LOCK.hold();
-    let units = program.units(&held);
+fn preset_sites(program: &Program, profiles: u32) {
+    let guard = LOCK.lock();
+    let units = program.units(&guard);
     let mut place = core::ptr::with_exposed_provenance::<AtomicU64>(size(program.data));
-    for _ in 0..(seeds as usize).min(SITES) {
-        let mut words = [0; SEED_WORDS];
+    for _ in 0..(profiles as usize).min(SITES) {
+        let mut words = [0; INITIAL_PROFILE_WORDS];
         for word in &mut words {
             // SAFETY: in the segment's data, which is larger than all that is read here (asserted in `segment.rs`), and
             // aligned.
@@ -378,17 +379,17 @@ fn seed(program: &Program, seeds: u32) {
                 place = place.add(1);
             }
         }
-        units.learned.sites.seed(InitialProfile::of(words));
+        units.learned.sites.preset(InitialProfile::of(words));
     }
 }
 
 /// Creates the shared segment.
-fn make_field(bytes: usize) -> Result<(i32, usize), i64> {
+fn make_segment(bytes: usize) -> Result<(i32, usize), i64> {
     // SAFETY: makes a file and maps it.
     unsafe {
         let fd = call!(
             libc::SYS_memfd_create,
-            c"masu-field".as_ptr().expose_provenance(),
+            c"masu-segment".as_ptr().expose_provenance(),
             libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING
         );
         if fd < 0 {
@@ -432,7 +433,7 @@ fn own_text() -> Option<(u64, u64)> {
 }
 
 fn take_signals() -> Result<(), i64> {
-    let record = thread::make().ok_or(-i64::from(libc::ENOMEM))?;
+    let record = thread::new_record().ok_or(-i64::from(libc::ENOMEM))?;
     // SAFETY: our own record; its stack is nobody else's.
     let answer = unsafe {
         (*record).number.store(uint(call!(libc::SYS_gettid).cast_unsigned()), Relaxed);
@@ -472,14 +473,14 @@ fn take_memory(program: &'static Program) {
     });
     // There is no space to note more of them, so they stay as they are.
     program.pager.counters.add(Counter::NotRegistered, count.saturating_sub(found.len()) as u64);
-    let held = LOCK.hold();
+    let guard = LOCK.lock();
     // SAFETY: opens a file to be read.
     let pagemap = unsafe {
         call!(libc::SYS_open, c"/proc/self/pagemap".as_ptr().expose_provenance(), libc::O_RDONLY | libc::O_CLOEXEC, 0)
     };
     for (start, end) in found.into_iter().take(count) {
         memory::page(program, start, end - start);
-        adopt(program, &held, int(pagemap.cast_unsigned()), start, end);
+        adopt(program, &guard, int(pagemap.cast_unsigned()), start, end);
     }
     if pagemap >= 0 {
         // SAFETY: our own.
@@ -489,7 +490,7 @@ fn take_memory(program: &'static Program) {
 }
 
 /// Records pages that are in memory already.
-fn adopt(program: &Program, held: &Held<'_>, pagemap: i32, start: u64, end: u64) {
+fn adopt(program: &Program, guard: &Guard<'_>, pagemap: i32, start: u64, end: u64) {
     const PRESENT: u64 = 1 << 63;
     let mut words = [0_u64; 512];
     let mut address = start;
@@ -502,7 +503,7 @@ fn adopt(program: &Program, held: &Held<'_>, pagemap: i32, start: u64, end: u64)
         for (page, word) in (0..pages).zip(words) {
             // Pages whose state cannot be read are found at their touch.
             if page < known && word & PRESENT != 0 {
-                program.pager.adopt(&mut program.units(held), address + page * PAGE_BYTES);
+                program.pager.adopt(&mut program.units(guard), address + page * PAGE_BYTES);
             }
         }
         address += pages * PAGE_BYTES;

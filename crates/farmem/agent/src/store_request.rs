@@ -15,14 +15,14 @@ const SHORTLY_TICKS: u64 = 50_000;
 
 /// Submits a request, and waits until it is done.
 pub fn ask(program: &Program, ask: Ask, page: Page, pages: u32) {
-    let errand = &program.errand;
-    errand.ask(ask, page, pages);
-    let state = errand.state().as_ptr().addr();
+    let request = &program.request;
+    request.ask(ask, page, pages);
+    let state = request.state().as_ptr().addr();
     // SAFETY: wakes masu, which waits on our own word.
     unsafe { call!(libc::SYS_futex, state, libc::FUTEX_WAKE, 1) };
     let begun = kernel::ticks();
     loop {
-        match errand.answered() {
+        match request.answered() {
             Some(true) => return,
             // masu has reported the reason.
             Some(false) => kernel::end(2),

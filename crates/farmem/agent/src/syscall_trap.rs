@@ -11,7 +11,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use farmem_engine::calls::{self, Call, Kind, Signal};
 
 use crate::kernel::{int, size, uint};
-use crate::program::{ODDLY_WRITABLE, Program, is_paged, program};
+use crate::program::{HAS_WRITE_ONLY_MAPPING, Program, is_paged, program};
 use crate::registers::Context;
 use crate::signals::{self, Action, SET_BYTES, without_ours};
 use crate::thread::Thread;
@@ -61,7 +61,7 @@ pub unsafe extern "C" fn on_call(signal: c_int, info: *mut libc::siginfo_t, cont
 fn dispatch(program: &'static Program, thread: &mut Thread, context: &mut Context) {
     let made = Call { number: uint(context.get(libc::REG_RAX)), arguments: context.arguments() };
     if i64::from(made.number) == libc::SYS_personality && made.arguments[0] & READ_IMPLIES_EXEC != 0 {
-        ODDLY_WRITABLE.store(true, Relaxed);
+        HAS_WRITE_ONLY_MAPPING.store(true, Relaxed);
     }
     match calls::kind(made) {
         Kind::Plain => plain(program, thread, context, made),
@@ -69,13 +69,13 @@ fn dispatch(program: &'static Program, thread: &mut Thread, context: &mut Contex
             transfer::make(program, thread, context, made, &transfer::Shape { address, length, vectors, offset });
         }
         Kind::Memory => {
-            if let Some(answer) = memory::make(program, made) {
+            if let Some(answer) = memory::emulate(program, made) {
                 context.answer(answer);
             } else {
                 plain(program, thread, context, made);
             }
         }
-        Kind::Descriptor => match descriptors::make(program, made) {
+        Kind::Descriptor => match descriptors::emulate(program, made) {
             Some(answer) => context.answer(answer),
             None => process::pass(thread, context),
         },
@@ -89,10 +89,10 @@ fn dispatch(program: &'static Program, thread: &mut Thread, context: &mut Contex
         },
         Kind::Process => match i64::from(made.number) {
             libc::SYS_exit => {
-                memory::bring_robust(program, thread);
+                memory::fault_in_robust_list(program, thread);
                 // Its stack may be gone already, and nothing returns from this.
                 // SAFETY: the program's own call.
-                unsafe { crate::kernel::make(libc::SYS_exit, made.arguments) };
+                unsafe { crate::kernel::syscall(libc::SYS_exit, made.arguments) };
             }
             libc::SYS_exit_group => process::pass(thread, context),
             libc::SYS_execve | libc::SYS_execveat => process::execute(program, thread, context, made),
@@ -103,7 +103,7 @@ fn dispatch(program: &'static Program, thread: &mut Thread, context: &mut Contex
 
 /// Has the call made at the program's own address, once its memory is present.
 fn plain(program: &'static Program, thread: &mut Thread, context: &mut Context, made: Call) {
-    memory::bring(program, thread, made);
+    memory::fault_in(program, thread, made);
     process::pass(thread, context);
 }
 

@@ -26,11 +26,11 @@ const MOST_CALLS: usize = 8;
 /// done.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct Made {
+pub struct PendingCall {
     /// Address of the completion flag, a word that the stub sets to zero when the call returns, and its value until
     /// then.
     word: u64,
-    stamp: u64,
+    flag_value: u64,
     /// End of its pins and of the pins of the calls that it interrupted.
     last_pin: usize,
     /// Whether the kernel uses any of the following fields.
@@ -67,9 +67,9 @@ pub struct Thread {
     pinned: usize,
     /// Number of the current call's first pin.
     first_pin: usize,
-    calls: [Made; MOST_CALLS],
+    calls: [PendingCall; MOST_CALLS],
     calls_now: usize,
-    stamps: u64,
+    flag_values: u64,
     kept: [[u64; 2]; MOST_KEPT],
     kept_now: usize,
 }
@@ -184,9 +184,9 @@ impl Thread {
 
     /// Removes the calls that are done, and returns the number of their first pin. A call whose frame a longjmp left
     /// may seem to go on until its stack memory is reused.
-    pub fn over(&mut self, read: impl Fn(u64) -> Option<u64>) -> usize {
+    pub fn drop_completed(&mut self, read: impl Fn(u64) -> Option<u64>) -> usize {
         while let Some(last) = self.calls_now.checked_sub(1).and_then(|last| self.calls.get(last)) {
-            let goes_on = last.word != 0 && read(last.word) == Some(last.stamp);
+            let goes_on = last.word != 0 && read(last.word) == Some(last.flag_value);
             if goes_on && self.calls_now < MOST_CALLS {
                 break;
             }
@@ -199,11 +199,11 @@ impl Thread {
     }
 
     /// Begins a call.
-    pub fn begin(&mut self) -> &mut Made {
+    pub fn begin(&mut self) -> &mut PendingCall {
         let at = self.calls_now.min(MOST_CALLS - 1);
         (self.calls_now, self.first_pin) = (at + 1, self.pinned);
         let made = &mut self.calls[at];
-        (made.word, made.stamp, made.is_used) = (0, 0, false);
+        (made.word, made.flag_value, made.is_used) = (0, 0, false);
         made
     }
 
@@ -222,7 +222,7 @@ impl Thread {
     }
 
     /// Call that was begun last.
-    pub fn made(&mut self) -> &mut Made {
+    pub fn made(&mut self) -> &mut PendingCall {
         let at = self.calls_now.clamp(1, MOST_CALLS) - 1;
         self.calls[at].is_used = true;
         &mut self.calls[at]
@@ -230,12 +230,12 @@ impl Thread {
 
     /// Marks the call as passed on: a word on the stack tells when it is done. Returns the required value of that word.
     pub fn passed_on(&mut self, word: u64) -> u64 {
-        self.stamps = self.stamps.wrapping_add(2) | 1;
-        let (stamp, pinned) = (self.stamps, self.pinned);
+        self.flag_values = self.flag_values.wrapping_add(2) | 1;
+        let (flag_value, pinned) = (self.flag_values, self.pinned);
         let at = self.calls_now.clamp(1, MOST_CALLS) - 1;
         let made = &mut self.calls[at];
-        (made.word, made.stamp, made.last_pin) = (word, stamp, pinned);
-        stamp
+        (made.word, made.flag_value, made.last_pin) = (word, flag_value, pinned);
+        flag_value
     }
 }
 
@@ -257,7 +257,7 @@ static FIRST: Block = Block {
 
 /// Stack and record for a new thread: reused from an ended one, or new. The pager's lock is held. `None` when the
 /// kernel has no memory.
-pub fn make() -> Option<*mut Thread> {
+pub fn new_record() -> Option<*mut Thread> {
     let process = program().map_or(0, |program| program.process.load(Relaxed));
     let mut block = &FIRST;
     loop {

@@ -36,11 +36,11 @@ pub fn make(program: &'static Program, thread: &mut Thread, context: &mut Contex
             let Some(part) = part(thread, asked, shape, 0, most) else {
                 return context.answer(-i64::from(libc::EFAULT));
             };
-            memory::bring_up_to(program, thread, part, most + 8);
+            memory::fault_in_up_to(program, thread, part, most + 8);
             process::pass_part(thread, context, part);
         }
         None => {
-            memory::bring(program, thread, asked);
+            memory::fault_in(program, thread, asked);
             if asked == made { process::pass(thread, context) } else { process::pass_part(thread, context, asked) }
         }
     }
@@ -212,9 +212,9 @@ fn in_parts(program: &'static Program, thread: &mut Thread, made: Call, shape: &
             return if done == 0 { -i64::from(libc::EFAULT) } else { done as i64 };
         };
         let pins = thread.part();
-        memory::bring_up_to(program, thread, now, most + 8);
+        memory::fault_in_up_to(program, thread, now, most + 8);
         // SAFETY: the program's own call, a part of it.
-        let answer = unsafe { kernel::make(now.number.into(), now.arguments) };
+        let answer = unsafe { kernel::syscall(now.number.into(), now.arguments) };
         memory::take_off_last(thread, pins);
         if answer < 0 {
             return if done == 0 { answer } else { done as i64 };

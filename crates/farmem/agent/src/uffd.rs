@@ -74,7 +74,7 @@ const ENOENT: i64 = -(libc::ENOENT as i64);
 
 impl Uffd {
     /// Opens one with the requested backend, or with the best; or returns the failed step with its reason.
-    pub fn make(wanted: Option<Backend>) -> Result<Uffd, (Step, i64)> {
+    pub fn create(wanted: Option<Backend>) -> Result<Uffd, (Step, i64)> {
         let failed = |answer| (Step::Userfaultfd, answer);
         // Features can be queried once per file, and requested once, too.
         let (asked, offered) = open(Features(0)).map_err(failed)?;
@@ -95,7 +95,7 @@ impl Uffd {
     }
 
     /// Registers memory that is not paged itself, and may get frames by [`Uffd::move_frames`] and [`Uffd::copy`].
-    pub fn register_staging(self, start: u64, bytes: u64) -> bool {
+    pub fn register_slots(self, start: u64, bytes: u64) -> bool {
         self.register_as(start, bytes, MODE_WP)
     }
 

@@ -18,9 +18,9 @@ pub enum Counter {
     /// Touches of untouched pages.
     FaultsFirst = 4,
     /// Touches of pages in the victim queue.
-    FaultsStaged = 5,
+    FaultsVictim = 5,
     /// Touches of pages that were in the store only, or held zeros when they left.
-    FaultsHome = 6,
+    FaultsStored = 6,
     /// Pages read from the store.
     PagesIn = 7,
     /// Pages written to the store.
@@ -30,7 +30,7 @@ pub enum Counter {
     /// Time that threads waited for pages, in ticks of the time stamp counter.
     StallTicks = 10,
     /// Number of pages in the store only.
-    HomePages = 11,
+    StoredPages = 11,
     /// Refused forks, because not all pages were in memory.
     ForksRefused = 12,
     /// Mappings that the kernel refused to register.
@@ -50,13 +50,13 @@ pub enum Counter {
     /// Frames taken beyond the budget, because all others were pinned.
     FramesBeyond = 21,
     /// Touches of pages in flight.
-    FaultsArriving = 22,
+    FaultsInFlight = 22,
     /// Touches of prefetched pages that were left unmapped.
-    FaultsHeld = 23,
+    FaultsOnMarkers = 23,
     /// Pages fetched in the background.
     PagesAhead = 24,
     /// Prefetched pages left unmapped that were evicted untouched.
-    HeldInVain = 25,
+    MarkerMisses = 25,
     /// Pages written to the store in the background.
     PagesBehind = 26,
     /// Frames that pages take in addition while they are in two places: these frames are reserved

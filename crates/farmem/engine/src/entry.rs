@@ -4,8 +4,8 @@
 //! |---|---|
 //! | 0–1 | where the page is ([`Place`]) |
 //! | 2 | the store holds the content that came from there, with a checksum; untouched: it held zeros when it left |
-//! | 3 | it was prefetched and is not requested yet; at home: it stays unmapped when it comes |
-//! | 4 | it is requested, and comes in the background; in the victim queue: it came so |
+//! | 3 | readahead marker: prefetched, and unmapped until its touch; in the store: it stays unmapped when it is fetched |
+//! | 4 | requested in the background; in the victim queue: fetched that way |
 //! | 8–15 | number of pins: a pinned page stays where it is |
 //! | 16–31 | the policy's own |
 //! | 32–63 | its slot in the victim queue |
@@ -22,15 +22,15 @@ pub enum Place {
     /// In the program.
     Resident = 1,
     /// In a slot of the victim queue, unmapped.
-    Staged = 2,
+    Victim = 2,
     /// In the store only.
-    Home = 3,
+    Stored = 3,
 }
 
 const PLACE: u64 = 3;
-const KEPT: u64 = 1 << 2;
-const EARLY: u64 = 1 << 3;
-const ORDERED: u64 = 1 << 4;
+const COPY: u64 = 1 << 2;
+const MARKER: u64 = 1 << 3;
+const REQUESTED: u64 = 1 << 4;
 const PINS_SHIFT: u32 = 8;
 const PINS: u64 = 0xff << PINS_SHIFT;
 const MARK_SHIFT: u32 = 16;
@@ -47,8 +47,8 @@ impl Entry {
         match self.0 & PLACE {
             0 => Place::Untouched,
             1 => Place::Resident,
-            2 => Place::Staged,
-            _ => Place::Home,
+            2 => Place::Victim,
+            _ => Place::Stored,
         }
     }
 
@@ -60,8 +60,8 @@ impl Entry {
 
     /// The same page in a slot of the victim queue.
     #[must_use]
-    pub const fn staged(self, slot: u32) -> Entry {
-        let moved = self.at(Place::Staged);
+    pub const fn in_slot(self, slot: u32) -> Entry {
+        let moved = self.at(Place::Victim);
         Entry(moved.0 | ((slot as u64) << SLOT_SHIFT))
     }
 
@@ -71,36 +71,36 @@ impl Entry {
     }
 
     /// Whether the store holds the content that came from there.
-    pub const fn is_kept(self) -> bool {
-        self.0 & KEPT != 0
+    pub const fn has_copy(self) -> bool {
+        self.0 & COPY != 0
     }
 
-    /// Sets or clears the bit of [`Entry::is_kept`].
+    /// Sets or clears the bit of [`Entry::has_copy`].
     #[must_use]
-    pub const fn kept(self, kept: bool) -> Entry {
-        Entry(if kept { self.0 | KEPT } else { self.0 & !KEPT })
+    pub const fn with_copy(self, copy: bool) -> Entry {
+        Entry(if copy { self.0 | COPY } else { self.0 & !COPY })
     }
 
-    /// Whether the page was prefetched and is not requested yet.
-    pub const fn is_early(self) -> bool {
-        self.0 & EARLY != 0
+    /// Whether the page is a readahead marker: prefetched, and unmapped until its touch.
+    pub const fn is_marker(self) -> bool {
+        self.0 & MARKER != 0
     }
 
-    /// Sets or clears the bit of [`Entry::is_early`].
+    /// Sets or clears the bit of [`Entry::is_marker`].
     #[must_use]
-    pub const fn early(self, early: bool) -> Entry {
-        Entry(if early { self.0 | EARLY } else { self.0 & !EARLY })
+    pub const fn marker(self, marker: bool) -> Entry {
+        Entry(if marker { self.0 | MARKER } else { self.0 & !MARKER })
     }
 
-    /// Whether the page is requested in the background, or came so and is not touched yet.
-    pub const fn is_ordered(self) -> bool {
-        self.0 & ORDERED != 0
+    /// Whether the page is requested in the background, or was fetched that way and is not touched yet.
+    pub const fn is_requested(self) -> bool {
+        self.0 & REQUESTED != 0
     }
 
-    /// Sets or clears the bit of [`Entry::is_ordered`].
+    /// Sets or clears the bit of [`Entry::is_requested`].
     #[must_use]
-    pub const fn ordered(self, ordered: bool) -> Entry {
-        Entry(if ordered { self.0 | ORDERED } else { self.0 & !ORDERED })
+    pub const fn requested(self, requested: bool) -> Entry {
+        Entry(if requested { self.0 | REQUESTED } else { self.0 & !REQUESTED })
     }
 
     /// Number of pins.
@@ -128,17 +128,17 @@ impl Entry {
     /// Only the pins: of a page that held zeros when it left. Nothing of its content is kept.
     #[must_use]
     pub const fn of_zeros(self) -> Entry {
-        Entry(self.0 & PINS | KEPT)
+        Entry(self.0 & PINS | COPY)
     }
 
     /// Whether the page held zeros when it left, and is untouched since.
     pub const fn is_of_zeros(self) -> bool {
-        matches!(self.place(), Place::Untouched) && self.is_kept()
+        matches!(self.place(), Place::Untouched) && self.has_copy()
     }
 
     /// Whether the page was touched since it was allocated.
     pub const fn is_touched(self) -> bool {
-        !matches!(self.place(), Place::Untouched) || self.is_kept()
+        !matches!(self.place(), Place::Untouched) || self.has_copy()
     }
 
     /// Mark of the policy.
@@ -156,11 +156,11 @@ impl Entry {
 impl fmt::Debug for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}", self.place())?;
-        if self.place() == Place::Staged {
+        if self.place() == Place::Victim {
             write!(f, " in {}", self.slot())?;
         }
-        let (kept, early, ordered) = (self.is_kept(), self.is_early(), self.is_ordered());
-        write!(f, " kept={kept} early={early} ordered={ordered} pins={}", self.pins())
+        let (copy, marker, requested) = (self.has_copy(), self.is_marker(), self.is_requested());
+        write!(f, " copy={copy} marker={marker} requested={requested} pins={}", self.pins())
     }
 }
 
@@ -172,26 +172,26 @@ mod tests {
     #[test]
     fn zeros_are_a_page_that_nobody_touched() {
         let entry = Entry::default();
-        assert_eq!((entry.place(), entry.is_kept(), entry.pins(), entry.mark()), (Place::Untouched, false, 0, 0));
+        assert_eq!((entry.place(), entry.has_copy(), entry.pins(), entry.mark()), (Place::Untouched, false, 0, 0));
     }
 
     proptest! {
         #[test]
-        fn what_is_said_of_one_thing_changes_no_other(word: u64, slot: u32, mark: u16, kept: bool, early: bool, ordered: bool) {
+        fn what_is_said_of_one_thing_changes_no_other(word: u64, slot: u32, mark: u16, copy: bool, marker: bool, requested: bool) {
             let entry = Entry(word);
-            let said = entry.staged(slot).marked(mark).kept(kept).early(early).ordered(ordered);
-            prop_assert_eq!(said.place(), Place::Staged);
-            prop_assert_eq!((said.slot(), said.mark(), said.is_kept(), said.is_early()), (slot, mark, kept, early));
-            prop_assert_eq!(said.is_ordered(), ordered);
+            let said = entry.in_slot(slot).marked(mark).with_copy(copy).marker(marker).requested(requested);
+            prop_assert_eq!(said.place(), Place::Victim);
+            prop_assert_eq!((said.slot(), said.mark(), said.has_copy(), said.is_marker()), (slot, mark, copy, marker));
+            prop_assert_eq!(said.is_requested(), requested);
             prop_assert_eq!(said.pins(), entry.pins());
-            prop_assert_eq!(said.at(Place::Home).slot(), 0);
+            prop_assert_eq!(said.at(Place::Stored).slot(), 0);
         }
 
         #[test]
         fn of_a_page_of_zeros_nothing_is_left_but_that_it_was_touched(word: u64) {
             let zeros = Entry(word).of_zeros();
             prop_assert_eq!((zeros.place(), zeros.pins(), zeros.mark()), (Place::Untouched, Entry(word).pins(), 0));
-            prop_assert!(zeros.is_of_zeros() && zeros.is_touched() && !zeros.is_early() && !zeros.is_ordered());
+            prop_assert!(zeros.is_of_zeros() && zeros.is_touched() && !zeros.is_marker() && !zeros.is_requested());
             prop_assert!(!zeros.only_pins().is_of_zeros() && !zeros.only_pins().is_touched());
             prop_assert_ne!(zeros, zeros.only_pins());
         }

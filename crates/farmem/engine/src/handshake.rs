@@ -99,7 +99,7 @@ pub struct Ready {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Go {
     /// Number of saved site profiles in the segment, in the area of pages in transfer.
-    pub seeds: u32,
+    pub profiles: u32,
 }
 
 /// Step of the library's start.
@@ -238,13 +238,13 @@ impl Ready {
 impl Go {
     /// Encodes the message.
     pub const fn message(self) -> Message {
-        [MAGIC, self.seeds as u64, 0, 0, 0, 0, 0, 0]
+        [MAGIC, self.profiles as u64, 0, 0, 0, 0, 0, 0]
     }
 
     /// Decodes the message; `None` if it is another one.
     pub fn of(message: &Message) -> Option<Go> {
-        let seeds = u32::try_from(message[1]).ok()?;
-        (message[0] == MAGIC).then_some(Go { seeds })
+        let profiles = u32::try_from(message[1]).ok()?;
+        (message[0] == MAGIC).then_some(Go { profiles })
     }
 }
 
@@ -289,7 +289,7 @@ mod tests {
             prop_assert_eq!(Terms::of(&terms.message(secret)), Some((terms, secret)));
             let hello = Hello { process: words[0], secret };
             prop_assert_eq!(Hello::of(&hello.message()), Some(hello));
-            let go = Go { seeds: words[0] };
+            let go = Go { profiles: words[0] };
             prop_assert_eq!(Go::of(&go.message()), Some(go));
             let failed = Step::ALL.map(|step| Err((step, words[1])));
             for begun in Backend::ALL.map(Ok).into_iter().chain(failed) {

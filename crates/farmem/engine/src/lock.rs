@@ -42,9 +42,9 @@ pub trait Word {
 }
 
 const FREE: u32 = 0;
-const HELD: u32 = 1;
+const LOCKED: u32 = 1;
 /// Held, and a thread waits.
-const WAITED_FOR: u32 = 2;
+const CONTENDED: u32 = 2;
 
 /// Lock over two words.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ pub struct Lock<W: Word> {
 
 /// Guard: the lock is held as long as it lives.
 #[derive(Debug)]
-pub struct Held<'a, W: Word>(&'a Lock<W>);
+pub struct Guard<'a, W: Word>(&'a Lock<W>);
 
 impl<W: Word> Lock<W> {
     /// Creates a free lock. Both words are zero.
@@ -66,15 +66,15 @@ impl<W: Word> Lock<W> {
 
     /// Waits until the lock is free, and takes it.
     #[inline]
-    pub fn hold(&self) -> Held<'_, W> {
-        if self.starving.load() != 0 || !self.state.replace(FREE, HELD, Acquire) {
-            self.hold_in_turn();
+    pub fn lock(&self) -> Guard<'_, W> {
+        if self.starving.load() != 0 || !self.state.replace(FREE, LOCKED, Acquire) {
+            self.lock_contended();
         }
-        Held(self)
+        Guard(self)
     }
 
     #[cold]
-    fn hold_in_turn(&self) {
+    fn lock_contended(&self) {
         let starving = self.starving.load();
         if starving != 0 {
             // Once, and not for long: a starving thread gets its turn, but nothing depends on it. One that starves
@@ -84,8 +84,8 @@ impl<W: Word> Lock<W> {
             }
         }
         let mut woken = 0;
-        while self.state.swap(WAITED_FOR, Acquire) != FREE {
-            self.state.wait(WAITED_FOR, LOOK_NS);
+        while self.state.swap(CONTENDED, Acquire) != FREE {
+            self.state.wait(CONTENDED, LOOK_NS);
             woken += 1;
             if woken == PATIENCE {
                 self.starving.add_one();
@@ -98,10 +98,10 @@ impl<W: Word> Lock<W> {
     }
 }
 
-impl<W: Word> Drop for Held<'_, W> {
+impl<W: Word> Drop for Guard<'_, W> {
     #[inline]
     fn drop(&mut self) {
-        if self.0.state.swap(FREE, Release) == WAITED_FOR {
+        if self.0.state.swap(FREE, Release) == CONTENDED {
             self.0.state.wake(1);
         }
     }

@@ -1,18 +1,18 @@
 //! Location of every page, and its moves: the pager as a state machine over a [`Machine`] that carries the moves out.
 //!
 //! ```text
-//!              first touch                     make_room                    frames
-//!  Untouched ─────────────► Resident ───────────────────► Staged ─────────────────────► Home
-//!                              ▲ ▲                          │   (written home if changed)  │
+//!              first touch                    free_frames                   frames
+//!  Untouched ─────────────► Resident ───────────────────► Victim ─────────────────────► Stored
+//!                              ▲ ▲                          │     (written if changed)     │
 //!                              │ └──────────────────────────┘ touched again                │
 //!                              └────────────────────────────────────────────── touched ────┘
 //! ```
 //!
-//! A page with nothing but zeros when it leaves the victim queue (`Staged`) is untouched again: nothing is written,
+//! A page with nothing but zeros when it leaves the victim queue (`Victim`) is untouched again: nothing is written,
 //! nothing read back.
 //!
 //! The budget is a number of frames. Every frame is in the program or in the victim queue, a ring of slots: evicted
-//! pages enter at its head, its oldest pages are written back to the store (`Home`), and the frames that become free
+//! pages enter at its head, its oldest pages are written back to the store (`Stored`), and the frames that become free
 //! are filled with fetched pages. So frames are recycled. None is given to the kernel or requested from the kernel once
 //! the budget is used up, except in the search for pages of zeros (`zeros.rs`).
 //!
@@ -23,9 +23,9 @@
 //!
 //! Serial: every caller holds the pager's lock. The atomics are there because masu reads from outside at the same time.
 
-mod all_here;
 mod batch;
 mod evict;
+mod fault_in_all;
 mod victim_queue;
 mod zeros;
 
@@ -42,7 +42,7 @@ use crate::space::{CHUNK_PAGES, Page, Space};
 use crate::units::{Asked, Units};
 use crate::{MAX_UNIT_PAGES, PAGE_BYTES};
 
-pub use batch::{Batches, Crew, FLIGHT_PAGES, FLIGHT_WORDS, FLIGHTS_PAGES};
+pub use batch::{BATCH_PAGES, BATCHES_PAGES, BATCHES_WORDS, BatchWorker, Batches};
 pub use victim_queue::{Run, Slot, VictimQueue};
 pub use zeros::LOOKED_AT;
 
@@ -61,13 +61,13 @@ pub trait Machine {
     fn move_out(&mut self, address: u64, slot: u32, pages: u32) -> u32;
 
     /// Maps new frames with zeros at the program's addresses. Returns the number mapped, as [`Machine::move_in`].
-    fn give_zeros(&mut self, address: u64, pages: u32) -> u32;
+    fn map_zeros(&mut self, address: u64, pages: u32) -> u32;
 
     /// Fills slots with zeros. Empty slots get frames.
     fn clear(&mut self, slot: u32, pages: u32);
 
     /// Checksum of a slot's page.
-    fn sum(&mut self, slot: u32) -> Checksum;
+    fn checksum(&mut self, slot: u32) -> Checksum;
 
     /// Whether a slot holds nothing but zeros, compared byte by byte.
     fn is_zeros(&mut self, slot: u32) -> bool;
@@ -83,25 +83,25 @@ pub trait Machine {
     ///
     /// # Errors
     /// When the store has failed for good.
-    fn read_home(&mut self, page: Page, slot: u32, pages: u32) -> Result<(), Self::Fatal>;
+    fn read_store(&mut self, page: Page, slot: u32, pages: u32) -> Result<(), Self::Fatal>;
 
     /// Writes slots to the store.
     ///
     /// # Errors
     /// When the store has failed for good.
-    fn write_home(&mut self, page: Page, slot: u32, pages: u32) -> Result<(), Self::Fatal>;
+    fn write_store(&mut self, page: Page, slot: u32, pages: u32) -> Result<(), Self::Fatal>;
 
     /// Fills slots from the batches' memory, from page `room` on. Empty slots get frames.
-    fn unload(&mut self, room: u32, slot: u32, pages: u32);
+    fn unload(&mut self, buffer: u32, slot: u32, pages: u32);
 
     /// Copies slots to the batches' memory, from page `room` on.
-    fn load(&mut self, slot: u32, room: u32, pages: u32);
+    fn load(&mut self, slot: u32, buffer: u32, pages: u32);
 
     /// Waits until the oldest batch has completed.
-    fn wait_for_arrival(&mut self, pager: &Pager<'_>);
+    fn wait_for_completion(&mut self, pager: &Pager<'_>);
 
     /// An I/O batch failed; masu has reported the reason.
-    fn flight_failed(&mut self) -> Self::Fatal;
+    fn batch_failed(&mut self) -> Self::Fatal;
 
     /// The store's page differs from the page that was written there.
     fn corrupt(&mut self, page: Page) -> Self::Fatal;
@@ -119,7 +119,7 @@ impl From<u128> for Checksum {
 
 /// Arrival class of pages, and the marks kept with them.
 #[derive(Clone, Copy, Debug)]
-struct Come {
+struct Incoming {
     mark: u16,
     arrival: Arrival,
 }
@@ -130,7 +130,7 @@ enum Source {
     /// The store; the pages are verified.
     Store,
     /// The batches' memory from this page on; the pages were verified.
-    Flight(u32),
+    Batch(u32),
 }
 
 /// Consecutive pages: the first, and their number.
@@ -186,13 +186,13 @@ pub struct Pager<'a> {
     /// State word of each page ([`Entry`]).
     pub entries: &'a [AtomicU64],
     /// Two words for each page: the checksum of the store's copy.
-    pub sums: &'a [AtomicU64],
+    pub checksums: &'a [AtomicU64],
     /// Victim queue.
-    pub ring: VictimQueue<'a>,
+    pub victims: VictimQueue<'a>,
     /// Units in the program, in the order of arrival: main and probation.
     pub queues: [&'a [AtomicU64]; 2],
     /// I/O batches in the background.
-    pub flights: Batches<'a>,
+    pub batches: Batches<'a>,
     /// Counters.
     pub counters: Counters<'a>,
 }
@@ -213,7 +213,7 @@ impl Pager<'_> {
             (true, false) => self.counters.sub(counter, 1),
             _ => {}
         };
-        goes(Counter::HomePages, before.place() == Place::Home, entry.place() == Place::Home);
+        goes(Counter::StoredPages, before.place() == Place::Stored, entry.place() == Place::Stored);
         goes(Counter::ZeroPages, before.is_of_zeros(), entry.is_of_zeros());
         goes(Counter::TouchedPages, before.is_touched(), entry.is_touched());
         if entry.is_touched() && !before.is_touched() {
@@ -248,16 +248,16 @@ impl Pager<'_> {
         if self.entries.len() <= page.0 as usize {
             return Ok(Served::NotPaged);
         }
-        self.land(machine, units)?;
+        self.complete(machine, units)?;
         let served = self.serve(machine, units, touch, page)?;
         let budget = self.budget();
         while let Some(lost) = units.next_lost(budget) {
             if lost != touch.address / PAGE_BYTES {
-                self.hold_back(machine, lost);
+                self.set_marker(machine, lost);
             }
         }
         if units.costs.ahead_page_ns > 0 {
-            self.launch();
+            self.submit();
         }
         Ok(served)
     }
@@ -272,62 +272,63 @@ impl Pager<'_> {
         let entry = self.entry(page);
         let kind = match entry.place() {
             Place::Resident => return Ok(Served::Already),
-            Place::Staged if entry.is_early() => Kind::Held,
-            Place::Staged => Kind::Staged,
-            Place::Home if self.is_coming(page) => Kind::Arriving,
-            Place::Home => Kind::Home,
+            Place::Victim if entry.is_marker() => Kind::Marker,
+            Place::Victim => Kind::Victim,
+            Place::Stored if self.is_being_fetched(page) => Kind::InFlight,
+            Place::Stored => Kind::Stored,
             // It left, and comes back, at less cost.
-            Place::Untouched if entry.is_of_zeros() => Kind::Home,
+            Place::Untouched if entry.is_of_zeros() => Kind::Stored,
             Place::Untouched => Kind::FirstTouch,
         };
-        let (order, arrival) = self.order(units, touch, page, entry, kind);
-        if kind == Kind::Arriving {
-            self.set(page, self.entry(page).early(false));
-            self.settle_while(machine, units, || self.is_coming(page))?;
-        } else if kind == Kind::Home {
+        let (plan, arrival) = self.plan(units, touch, page, entry, kind);
+        if kind == Kind::InFlight {
+            self.set(page, self.entry(page).marker(false));
+            self.settle_while(machine, units, || self.is_being_fetched(page))?;
+        } else if kind == Kind::Stored {
             // It may be on its way to the store.
-            self.settle_while(machine, units, || self.is_under_way(page))?;
+            self.settle_while(machine, units, || self.is_in_flight(page))?;
         }
-        let come = Come { mark: order.mark, arrival };
-        let unit = (self.of_number(page, touch.address / PAGE_BYTES, order.fetch.first_page), order.fetch.pages);
+        let incoming = Incoming { mark: plan.mark, arrival };
+        let unit = (self.of_number(page, touch.address / PAGE_BYTES, plan.fetch.first_page), plan.fetch.pages);
         let came = |page: Page| match self.entry(page).place() {
             Place::Resident => Served::Yes,
             _ => Served::Already,
         };
         let served = match kind {
-            Kind::Held | Kind::Staged => {
-                self.counters.add(Counter::FaultsStaged, 1);
-                self.counters.add(Counter::FaultsHeld, u64::from(entry.is_early() && entry.is_ordered()));
+            Kind::Marker | Kind::Victim => {
+                self.counters.add(Counter::FaultsVictim, 1);
+                self.counters.add(Counter::FaultsOnMarkers, u64::from(entry.is_marker() && entry.is_requested()));
                 self.take_back(machine, units, page, unit);
                 came(page)
             }
-            Kind::Arriving => {
-                self.counters.add(Counter::FaultsArriving, 1);
+            Kind::InFlight => {
+                self.counters.add(Counter::FaultsInFlight, 1);
                 match self.entry(page).place() {
-                    Place::Staged => self.take_back(machine, units, page, unit),
+                    Place::Victim => self.take_back(machine, units, page, unit),
                     // The program's memory did not accept it: a cause in the mapping shows now. Or there was no frame
                     // for it.
-                    Place::Home => {
-                        self.settle_while(machine, units, || self.is_under_way(page))?;
-                        self.fetch(machine, units, page, unit, come)?;
+                    Place::Stored => {
+                        self.settle_while(machine, units, || self.is_in_flight(page))?;
+                        self.fetch(machine, units, page, unit, incoming)?;
                     }
                     Place::Resident | Place::Untouched => {}
                 }
                 came(page)
             }
-            Kind::Home => {
-                self.counters.add(Counter::FaultsHome, 1);
-                self.fetch(machine, units, page, unit, come)?;
+            Kind::Stored => {
+                self.counters.add(Counter::FaultsStored, 1);
+                self.fetch(machine, units, page, unit, incoming)?;
                 came(page)
             }
             Kind::FirstTouch => self.first_touch(machine, units, page, unit)?,
         };
-        for held in order.held.into_iter().filter(|held| ![NO_PAGE, touch.address / PAGE_BYTES].contains(held)) {
-            self.hold_back(machine, held);
+        for marker in plan.markers.into_iter().filter(|marker| ![NO_PAGE, touch.address / PAGE_BYTES].contains(marker))
+        {
+            self.set_marker(machine, marker);
         }
-        if order.pages_ahead() > 0 {
+        if plan.pages_ahead() > 0 {
             let number = touch.address / PAGE_BYTES;
-            self.order_ahead(&order, page, number, Self::area(number));
+            self.request_ahead(&plan, page, number, Self::area(number));
         }
         Ok(served)
     }
@@ -338,19 +339,19 @@ impl Pager<'_> {
     }
 
     /// Asks the policy for the fetch plan: it does not leave the chunk.
-    fn order(&self, units: &mut Units<'_>, touch: Touch, page: Page, entry: Entry, kind: Kind) -> (FetchPlan, Arrival) {
+    fn plan(&self, units: &mut Units<'_>, touch: Touch, page: Page, entry: Entry, kind: Kind) -> (FetchPlan, Arrival) {
         let number = touch.address / PAGE_BYTES;
         let area = Self::area(number);
         let asked = Asked { site: touch.site, page: number, area, kind, mark: entry.mark() };
         let here = |other: u64| {
             let entry = self.entry(self.of_number(page, number, other));
-            matches!(entry.place(), Place::Resident | Place::Staged) || entry.is_ordered()
+            matches!(entry.place(), Place::Resident | Place::Victim) || entry.is_requested()
         };
-        let (order, arrival) = units.order(asked, self.budget(), self.flights.is_busy(), here);
-        let fits = order.fetch.contains(number) && order.fetch.within(area) == order.fetch;
-        debug_assert!(fits, "{order:?}");
-        let fetch = if fits { order.fetch } else { policy::Run { first_page: number, pages: 1 } };
-        (FetchPlan { fetch, ..order }, arrival)
+        let (plan, arrival) = units.plan(asked, self.budget(), self.batches.is_busy(), here);
+        let fits = plan.fetch.contains(number) && plan.fetch.within(area) == plan.fetch;
+        debug_assert!(fits, "{plan:?}");
+        let fetch = if fits { plan.fetch } else { policy::Run { first_page: number, pages: 1 } };
+        (FetchPlan { fetch, ..plan }, arrival)
     }
 
     /// Page with another number in the same chunk as `page`, whose number is `own`.
@@ -359,16 +360,16 @@ impl Pager<'_> {
     }
 
     /// Unmaps a page and keeps it in memory, so that its next touch is seen.
-    fn hold_back<M: Machine>(&self, machine: &mut M, number: u64) {
+    fn set_marker<M: Machine>(&self, machine: &mut M, number: u64) {
         if let Some(page) = self.space.page(number.wrapping_mul(PAGE_BYTES)) {
-            self.hold_page_back(machine, page);
+            self.set_marker_on(machine, page);
         }
     }
 
-    fn hold_page_back<M: Machine>(&self, machine: &mut M, page: Page) {
+    fn set_marker_on<M: Machine>(&self, machine: &mut M, page: Page) {
         let entry = self.entry(page);
-        if entry.place() == Place::Resident && entry.pins() == 0 && self.stage(machine, page, 1) == 1 {
-            self.set(page, self.entry(page).early(true));
+        if entry.place() == Place::Resident && entry.pins() == 0 && self.evict(machine, page, 1) == 1 {
+            self.set(page, self.entry(page).marker(true));
         }
     }
 
@@ -393,7 +394,7 @@ impl Pager<'_> {
         unit: Unit,
     ) -> Result<Served, M::Fatal> {
         let (first, pages) = Self::run_around(page, unit, |page| self.entry(page).place() == Place::Untouched);
-        self.make_room(machine, units, pages, self.never_touched(first, pages));
+        self.free_frames(machine, units, pages, self.never_touched(first, pages));
         let before = page.0 - first.0;
         // The pages before or after may be no memory at all: then only this page, which is.
         let mut given = self.zeros(machine, units, (first, pages), Arrival::New)?;
@@ -419,13 +420,13 @@ impl Pager<'_> {
         let address = self.space.address(first);
         let mut given = 0;
         if self.frames_in_use() + pages <= self.budget_with(self.never_touched(first, pages)).frames {
-            given = machine.give_zeros(address, pages);
+            given = machine.map_zeros(address, pages);
         } else {
             let frames = self.frames(machine, units, pages)?;
             for run in frames.runs() {
                 machine.clear(run.slot, run.pages);
                 let moved = machine.move_in(run.slot, address + u64::from(given) * PAGE_BYTES, run.pages);
-                self.ring.emptied(run.slot, moved);
+                self.victims.emptied(run.slot, moved);
                 given += moved;
                 if moved < run.pages {
                     break;
@@ -434,9 +435,9 @@ impl Pager<'_> {
             self.give_back(&frames);
         }
         for page in (0..given).map(|more| first.plus(more)) {
-            self.set(page, self.entry(page).at(Place::Resident).kept(false));
+            self.set(page, self.entry(page).at(Place::Resident).with_copy(false));
         }
-        self.arrived(units, first, given, arrival);
+        self.mapped_in(units, first, given, arrival);
         Ok(given)
     }
 
@@ -448,7 +449,7 @@ impl Pager<'_> {
         units: &mut Units<'_>,
         page: Page,
         (first, pages): Unit,
-        come: Come,
+        incoming: Incoming,
     ) -> Result<(), M::Fatal> {
         let is_of_zeros = self.entry(page).is_of_zeros();
         let comes = |page: Page| self.is_away(page) && self.entry(page).is_of_zeros() == is_of_zeros;
@@ -456,19 +457,19 @@ impl Pager<'_> {
         // no frames.
         let mut wanted = OfUnit::default();
         (0..pages).filter(|more| comes(first.plus(*more))).for_each(|more| wanted.insert(more));
-        self.make_room(machine, units, wanted.len(), 0);
+        self.free_frames(machine, units, wanted.len(), 0);
         let mut next = 0;
         while next < pages {
             let comes = |more: &u32| wanted.contains(*more) && comes(first.plus(*more));
             let run = (next..pages).take_while(comes).map(|_| 1).sum();
             if run > 0 {
-                self.fetch_alike(machine, units, (first.plus(next), run), come)?;
+                self.fetch_alike(machine, units, (first.plus(next), run), incoming)?;
             }
             next += run + 1;
         }
         if comes(page) {
             // The free frames lie in too many pieces: this page at least.
-            self.fetch_alike(machine, units, (page, 1), come)?;
+            self.fetch_alike(machine, units, (page, 1), incoming)?;
         }
         Ok(())
     }
@@ -479,7 +480,7 @@ impl Pager<'_> {
         machine: &mut M,
         units: &mut Units<'_>,
         (first, pages): Unit,
-        come: Come,
+        incoming: Incoming,
         source: Source,
     ) -> Result<u32, M::Fatal> {
         debug_assert!(first.is_in_a_row(pages), "{first:?} and {pages} pages");
@@ -487,11 +488,11 @@ impl Pager<'_> {
         let mut next = first;
         for run in frames.runs() {
             match source {
-                Source::Flight(room) => machine.unload(room + (next.0 - first.0), run.slot, run.pages),
+                Source::Batch(buffer) => machine.unload(buffer + (next.0 - first.0), run.slot, run.pages),
                 Source::Store => {
-                    machine.read_home(next, run.slot, run.pages)?;
+                    machine.read_store(next, run.slot, run.pages)?;
                     for more in 0..run.pages {
-                        if machine.sum(run.slot + more) != self.sum(next.plus(more)) {
+                        if machine.checksum(run.slot + more) != self.checksum(next.plus(more)) {
                             return Err(machine.corrupt(next.plus(more)));
                         }
                     }
@@ -499,14 +500,14 @@ impl Pager<'_> {
             }
             self.counters.add(Counter::PagesIn, run.pages.into());
             let moved = machine.move_in(run.slot, self.space.address(next), run.pages);
-            self.ring.emptied(run.slot, moved);
+            self.victims.emptied(run.slot, moved);
             for page in (0..moved).map(|more| next.plus(more)) {
-                let entry = self.entry(page).at(Place::Resident).kept(true).marked(come.mark);
-                self.set(page, entry.ordered(false).early(false));
+                let entry = self.entry(page).at(Place::Resident).with_copy(true).marked(incoming.mark);
+                self.set(page, entry.requested(false).marker(false));
             }
-            self.arrived(units, next, moved, come.arrival);
+            self.mapped_in(units, next, moved, incoming.arrival);
             let first_page = self.space.address(next) / PAGE_BYTES;
-            units.brought(policy::Run { first_page, pages: moved }, self.budget());
+            units.fetched(policy::Run { first_page, pages: moved }, self.budget());
             next = next.plus(run.pages);
         }
         self.give_back(&frames);
@@ -517,7 +518,7 @@ impl Pager<'_> {
     fn take_back<M: Machine>(&self, machine: &mut M, units: &mut Units<'_>, page: Page, unit: Unit) {
         let together = |of: Entry, with: Page, slot: u32| {
             let other = self.entry(with);
-            of.place() == Place::Staged && other.place() == Place::Staged && other.slot() == slot
+            of.place() == Place::Victim && other.place() == Place::Victim && other.slot() == slot
         };
         let run = || {
             let entry = self.entry(page);
@@ -527,23 +528,23 @@ impl Pager<'_> {
         // It has its frame already; others are evicted so that the victim queue keeps its share, if the budget is
         // exceeded at all.
         if self.budget().beyond > 0 {
-            self.make_room(machine, units, run().1, 0);
+            self.free_frames(machine, units, run().1, 0);
         }
         let (first, pages) = run();
         let slot = self.entry(page).slot() - (page.0 - first.0);
         let moved = machine.move_in(slot, self.space.address(first), pages);
-        self.ring.emptied(slot, moved);
+        self.victims.emptied(slot, moved);
         for page in (0..moved).map(|more| first.plus(more)) {
-            self.set(page, self.entry(page).at(Place::Resident).early(false).ordered(false));
+            self.set(page, self.entry(page).at(Place::Resident).marker(false).requested(false));
         }
-        self.arrived(units, first, moved, Arrival::Reused);
+        self.mapped_in(units, first, moved, Arrival::Reused);
     }
 
     /// Records pages that are in the program now.
-    fn arrived(&self, units: &mut Units<'_>, first: Page, pages: u32, arrival: Arrival) {
+    fn mapped_in(&self, units: &mut Units<'_>, first: Page, pages: u32, arrival: Arrival) {
         if pages > 0 {
             self.counters.add(Counter::ResidentPages, pages.into());
-            self.line_up(units, first, pages, arrival);
+            self.enqueue(units, first, pages, arrival);
             self.counters.raise(Counter::PeakFrames, self.frames_in_use().into());
         }
     }
@@ -551,21 +552,22 @@ impl Pager<'_> {
     /// Frames in the program and in the victim queue, and frames reserved for pages in transfer.
     pub fn frames_in_use(&self) -> u32 {
         let aside = saturated(self.counters.get(Counter::FramesAside));
-        self.resident_pages().saturating_add(self.ring.frames()).saturating_add(aside)
+        self.resident_pages().saturating_add(self.victims.frames()).saturating_add(aside)
     }
 
     fn resident_pages(&self) -> u32 {
         saturated(self.counters.get(Counter::ResidentPages))
     }
 
-    fn sum(&self, page: Page) -> Checksum {
-        let word = |number: usize| self.sums.get(page.0 as usize * 2 + number).map_or(0, |word| word.load(Relaxed));
+    fn checksum(&self, page: Page) -> Checksum {
+        let word =
+            |number: usize| self.checksums.get(page.0 as usize * 2 + number).map_or(0, |word| word.load(Relaxed));
         Checksum([word(0), word(1)])
     }
 
-    fn set_sum(&self, page: Page, sum: Checksum) {
+    fn set_checksum(&self, page: Page, sum: Checksum) {
         for (number, word) in sum.0.into_iter().enumerate() {
-            if let Some(place) = self.sums.get(page.0 as usize * 2 + number) {
+            if let Some(place) = self.checksums.get(page.0 as usize * 2 + number) {
                 place.store(word, Relaxed);
             }
         }

@@ -11,7 +11,7 @@
 //! `crates/sim/examples/transfer` runs all of it on synthetic programs, with a cost model.
 //!
 //! A user-space pager sees faults and never hits. So everything here uses faults, and fetched pages that were
-//! deliberately left unmapped ("held"): a fault on such a page costs little and shows that the page is used.
+//! deliberately left unmapped (readahead markers): a fault on such a page costs little and shows that the page is used.
 //!
 //! Nothing here has a lock, a clock, or memory of its own beyond its struct. The caller holds one lock around all of
 //! it.

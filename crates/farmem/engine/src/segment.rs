@@ -7,8 +7,8 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Rela
 
 use crate::budget::Budget;
 use crate::counters::{COUNTER_WORDS, Counters};
-use crate::pager::{Batches, FLIGHT_WORDS, FLIGHTS_PAGES, Pager, VictimQueue};
-use crate::policy::site::{SEED_WORDS, SITES};
+use crate::pager::{BATCHES_PAGES, BATCHES_WORDS, Batches, Pager, VictimQueue};
+use crate::policy::site::{INITIAL_PROFILE_WORDS, SITES};
 use crate::space::{CHUNK_PAGES, DIRECTORY_WORDS, Page, Space};
 use crate::units::Learned;
 use crate::{MAX_UNIT_PAGES, PAGE_BYTES};
@@ -19,7 +19,7 @@ const PAGE: usize = 4096;
 const UNIT_BYTES: usize = 256 * PAGE;
 const _: () = assert!(CHUNK as u64 == CHUNK_PAGES && PAGE as u64 == PAGE_BYTES);
 // The initial profile is passed there, too.
-const _: () = assert!(SITES * SEED_WORDS * size_of::<u64>() <= UNIT_BYTES);
+const _: () = assert!(SITES * INITIAL_PROFILE_WORDS * size_of::<u64>() <= UNIT_BYTES);
 const _: () = assert!(UNIT_BYTES as u64 == MAX_UNIT_PAGES as u64 * PAGE_BYTES);
 
 /// Offsets in the shared segment, in bytes from its beginning.
@@ -34,9 +34,9 @@ pub struct Layout {
     /// Offset of the pages' state words.
     pub entries: usize,
     /// Offset of the pages' checksums.
-    pub sums: usize,
+    pub checksums: usize,
     /// Offset of the victim queue's slots.
-    pub ring: usize,
+    pub victims: usize,
     /// Number of slots.
     pub slots: usize,
     /// Offsets of the queues of units in the program: main and probation.
@@ -46,9 +46,9 @@ pub struct Layout {
     /// Offset of the pages in transfer between the program and masu; before the first of them, the initial profile.
     pub data: usize,
     /// Offset of the I/O batches and requests.
-    pub flights: usize,
+    pub batches: usize,
     /// Offset of the batches' pages.
-    pub flown: usize,
+    pub batch_data: usize,
     /// Offset of the learned state ([`Learned`]).
     pub learned: usize,
     /// Offset of the evicted pages and their times.
@@ -72,14 +72,14 @@ impl Layout {
         let directory = PAGE;
         let bases = directory + DIRECTORY_WORDS * 4;
         let entries = page_up(bases + (1 + pages / CHUNK) * WORD);
-        let sums = page_up(entries + pages * WORD);
-        let ring = page_up(sums + pages * 2 * WORD);
-        let queue = page_up(ring + slots * WORD);
+        let checksums = page_up(entries + pages * WORD);
+        let victims = page_up(checksums + pages * 2 * WORD);
+        let queue = page_up(victims + slots * WORD);
         let queues = [queue, queue + units * WORD];
         let data = page_up(queue + 2 * units * WORD);
-        let flown = data + UNIT_BYTES;
-        let flights = flown + FLIGHTS_PAGES as usize * PAGE;
-        let learned = page_up(flights + FLIGHT_WORDS * WORD);
+        let batch_data = data + UNIT_BYTES;
+        let batches = batch_data + BATCHES_PAGES as usize * PAGE;
+        let learned = page_up(batches + BATCHES_WORDS * WORD);
         let ghosts = page_up(learned + size_of::<Learned>());
         let ghost_words = frames * 2;
         let bytes = page_up(ghosts + ghost_words * WORD);
@@ -88,14 +88,14 @@ impl Layout {
             bases,
             pages,
             entries,
-            sums,
-            ring,
+            checksums,
+            victims,
             slots,
             queues,
             units,
             data,
-            flights,
-            flown,
+            batches,
+            batch_data,
             learned,
             ghosts,
             ghost_words,
@@ -112,10 +112,10 @@ const fn page_up(bytes: usize) -> usize {
 pub const ENDS: usize = COUNTER_WORDS * size_of::<u64>();
 
 /// Offset of the synchronous store request, in words of 32 bits.
-pub const ERRAND: usize = 1024 / size_of::<u32>();
+pub const STORE_REQUEST: usize = 1024 / size_of::<u32>();
 
 /// Offset of the doorbell words for I/O batches, in words of 32 bits.
-pub const BELL: usize = 1152 / size_of::<u32>();
+pub const DOORBELL: usize = 1152 / size_of::<u32>();
 
 /// Doorbells: the program and masu wake each other for I/O batches.
 #[derive(Clone, Copy, Debug)]
@@ -123,7 +123,7 @@ pub struct Doorbell<'a>(pub &'a [AtomicU32; 4]);
 
 impl<'a> Doorbell<'a> {
     /// Changes when a batch is submitted while masu sleeps.
-    pub fn departures(&self) -> &'a AtomicU32 {
+    pub fn submissions(&self) -> &'a AtomicU32 {
         &self.0[0]
     }
 
@@ -133,7 +133,7 @@ impl<'a> Doorbell<'a> {
     }
 
     /// Changes when a batch completes.
-    pub fn arrivals(&self) -> &'a AtomicU32 {
+    pub fn completions(&self) -> &'a AtomicU32 {
         &self.0[2]
     }
 
@@ -153,10 +153,10 @@ pub fn pager<'a>(words: &'a [AtomicU64], halves: &'a [AtomicU32], layout: &Layou
             part(layout.bases, 1 + layout.pages / CHUNK)?,
         ),
         entries: part(layout.entries, layout.pages)?,
-        sums: part(layout.sums, layout.pages * 2)?,
-        ring: VictimQueue::new(part(layout.ring, layout.slots)?, part(ENDS, 3)?.first_chunk()?),
+        checksums: part(layout.checksums, layout.pages * 2)?,
+        victims: VictimQueue::new(part(layout.victims, layout.slots)?, part(ENDS, 3)?.first_chunk()?),
         queues: [part(layout.queues[0], layout.units)?, part(layout.queues[1], layout.units)?],
-        flights: Batches(part(layout.flights, FLIGHT_WORDS)?.first_chunk()?),
+        batches: Batches(part(layout.batches, BATCHES_WORDS)?.first_chunk()?),
         counters: Counters(part(0, COUNTER_WORDS)?.first_chunk()?),
     })
 }

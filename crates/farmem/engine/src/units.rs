@@ -8,7 +8,7 @@ use crate::cast::fits;
 use crate::handshake::Sections;
 use crate::policy::marked::{self, Marked};
 use crate::policy::replacement::{Arrival, Replacement};
-use crate::policy::site::{Fault, FetchPlan, HELD, Kind, Limits, SERIES, Series, Sites};
+use crate::policy::site::{Fault, FetchPlan, Kind, Limits, MARKERS, SERIES, Series, Sites};
 use crate::policy::what_if::{Clock, Ghosts, WhatIf};
 use crate::policy::{NO_PAGE, Run, unit_around};
 
@@ -31,7 +31,7 @@ pub struct Learned {
 /// Costs, in nanoseconds; the transfer of a page includes its checksum, and mapping it in and out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Costs {
-    /// Cost of a fault that brings one stored page, without the page's transfer.
+    /// Cost of a fault that fetches one stored page, without the page's transfer.
     pub fault_ns: u32,
     /// Cost of the transfer of each page.
     pub page_ns: u32,
@@ -87,7 +87,7 @@ pub struct Asked {
 impl Units<'_> {
     /// Fetch plan and arrival class. Nothing is requested ahead when the background `is_busy`. `here` tells of a nearby
     /// page whether it is in memory, or in flight.
-    pub fn order(
+    pub fn plan(
         &mut self,
         asked: Asked,
         budget: Budget,
@@ -95,13 +95,13 @@ impl Units<'_> {
         here: impl Fn(u64) -> bool,
     ) -> (FetchPlan, Arrival) {
         let max_unit_log2 = max_unit_log2(budget);
-        let brings = asked.kind == Kind::Home;
-        let distance = if brings { self.ghosts.back(asked.page, &self.learned.clock) } else { 0 };
-        self.learned.what_if.fault(asked.page, brings, distance, budget.frames);
+        let is_stored = asked.kind == Kind::Stored;
+        let distance = if is_stored { self.ghosts.returned(asked.page, &self.learned.clock) } else { 0 };
+        self.learned.what_if.fault(asked.page, is_stored, distance, budget.frames);
         let unit = |log2: u8| unit_around(asked.page, log2.min(max_unit_log2)).within(asked.area);
-        let mut order = match self.sections {
+        let mut plan = match self.sections {
             Sections::Auto => {
-                let room = Limits {
+                let limits = Limits {
                     budget_pages: budget.frames,
                     life_pages: self.learned.replacement.life_pages(budget.frames, budget.aside),
                     fault_ns: self.costs.fault_ns,
@@ -111,35 +111,35 @@ impl Units<'_> {
                     max_unit_log2,
                 };
                 let Asked { site, page, area, kind, mark } = asked;
-                self.learned.sites.on_fault(&Fault { site, page, area, distance, mark, kind }, &room, here)
+                self.learned.sites.on_fault(&Fault { site, page, area, distance, mark, kind }, &limits, here)
             }
             Sections::Marked => {
                 let settings = self.settings(budget);
                 self.learned.marked.faulted();
-                let mut order = plain(unit(self.learned.marked.unit_log2(settings)));
-                order.mark = if brings { self.learned.marked.swapped_in(asked.mark) } else { asked.mark };
-                order
+                let mut plan = plain(unit(self.learned.marked.unit_log2(settings)));
+                plan.mark = if is_stored { self.learned.marked.swapped_in(asked.mark) } else { asked.mark };
+                plan
             }
             Sections::Off => plain(unit(self.fixed_log2)),
         };
         let replacement = &mut self.learned.replacement;
         // No page that was gone for longer can be kept.
         let distance = if u64::from(distance) <= 2 * u64::from(budget.frames) { distance } else { 0 };
-        if brings {
-            replacement.comes(order.fetch.pages, distance, budget.frames, budget.beyond);
+        if is_stored {
+            replacement.fetched(plan.fetch.pages, distance, budget.frames, budget.beyond);
         }
-        let goes_round = brings && replacement.goes_round();
-        order.passing |= replacement.goes_round();
+        let is_looping = is_stored && replacement.is_looping();
+        plan.probation |= replacement.is_looping();
         // Slightly more memory would have kept it.
         let soon = distance > 0 && u64::from(distance) < u64::from(budget.frames) * 7 / 8;
         let arrival = match asked.kind {
-            Kind::Staged => Arrival::Reused,
-            _ if goes_round => self.learned.replacement.in_round(distance),
+            Kind::Victim => Arrival::Reused,
+            _ if is_looping => self.learned.replacement.arrival_in_loop(distance),
             _ if soon => Arrival::Reused,
-            _ if order.passing => Arrival::Passing,
+            _ if plan.probation => Arrival::Probation,
             _ => Arrival::New,
         };
-        (order, arrival)
+        (plan, arrival)
     }
 
     fn settings(&self, budget: Budget) -> marked::Settings {
@@ -163,13 +163,13 @@ impl Units<'_> {
     }
 
     /// Counts pages fetched from the store.
-    pub fn brought(&mut self, run: Run, budget: Budget) {
-        self.learned.what_if.brought(run, budget.frames);
+    pub fn fetched(&mut self, run: Run, budget: Budget) {
+        self.learned.what_if.fetched(run, budget.frames);
     }
 
     /// Records a page that is in the store only now.
-    pub fn left(&mut self, page: u64) {
-        self.ghosts.left(page, &mut self.learned.clock);
+    pub fn evicted(&mut self, page: u64) {
+        self.ghosts.evicted(page, &mut self.learned.clock);
     }
 
     /// Next page to be left unmapped, to see whether it would be missed with half the memory. To be asked until `None`.
@@ -185,5 +185,5 @@ fn max_unit_log2(budget: Budget) -> u8 {
 
 /// Plan for one run only.
 fn plain(fetch: Run) -> FetchPlan {
-    FetchPlan { fetch, ahead: [Series::NOTHING; SERIES], held: [NO_PAGE; HELD], mark: 0, passing: false }
+    FetchPlan { fetch, ahead: [Series::NOTHING; SERIES], markers: [NO_PAGE; MARKERS], mark: 0, probation: false }
 }

@@ -21,7 +21,7 @@ struct Modelled {
     asleep: Mutex<(Vec<u32>, u32)>,
     woken: Condvar,
     /// Number of waits that end by themselves, at once.
-    in_vain: std::sync::atomic::AtomicU32,
+    misses: std::sync::atomic::AtomicU32,
     loads: Loads,
     log: Arc<Log>,
     name: &'static str,
@@ -47,12 +47,12 @@ enum Loads {
 }
 
 impl Modelled {
-    fn new(name: &'static str, log: &Arc<Log>, in_vain: u32, loads: Loads) -> Modelled {
+    fn new(name: &'static str, log: &Arc<Log>, misses: u32, loads: Loads) -> Modelled {
         Modelled {
             value: AtomicU32::new(0),
             asleep: Mutex::new((Vec::new(), 0)),
             woken: Condvar::new(),
-            in_vain: in_vain.into(),
+            misses: misses.into(),
             loads,
             log: log.clone(),
             name,
@@ -91,7 +91,7 @@ impl Word for Modelled {
         if self.value.fetch_add(0, Relaxed) != value {
             return false;
         }
-        if self.in_vain.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_ok() {
+        if self.misses.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_ok() {
             drop(asleep);
             thread::yield_now();
             return true;
@@ -129,7 +129,7 @@ struct World {
 
 /// Runs all orders: the number of turns of each thread, and the limit of preemptions. `in_vain` waits, for the lock and
 /// for starving threads, end by themselves. Returns the number of orders with a starving thread.
-fn in_all_orders((turns, preemptions): Meeting, in_vain: [u32; 2], loads: Loads) -> u64 {
+fn in_all_orders((turns, preemptions): Meeting, misses: [u32; 2], loads: Loads) -> u64 {
     let starved = Arc::new(AtomicU64::new(0));
     let counted = starved.clone();
     let mut model = loom::model::Builder::new();
@@ -137,7 +137,7 @@ fn in_all_orders((turns, preemptions): Meeting, in_vain: [u32; 2], loads: Loads)
     model.check(move || {
         let log = Arc::new(Log::default());
         let (state, starving) =
-            (Modelled::new("", &log, in_vain[0], loads), Modelled::new(STARVES, &log, in_vain[1], loads));
+            (Modelled::new("", &log, misses[0], loads), Modelled::new(STARVES, &log, misses[1], loads));
         let world = loom::sync::Arc::new(World { lock: Lock::over(state, starving), count: AtomicU32::new(0), log });
         let others: Vec<_> = turns[1..]
             .iter()
@@ -151,7 +151,7 @@ fn in_all_orders((turns, preemptions): Meeting, in_vain: [u32; 2], loads: Loads)
         assert_eq!(world.count.load(Relaxed), turns.iter().sum::<u32>());
         let log = world.log.0.lock().expect("nobody panicked");
         counted.fetch_add(u64::from(log.iter().any(|entry| entry.1 == STARVES)), SeqCst);
-        if matches!((in_vain, loads), ([0, 0], Loads::New)) {
+        if matches!((misses, loads), ([0, 0], Loads::New)) {
             who_starves_has_his_turn(&log);
         }
     });
@@ -160,11 +160,11 @@ fn in_all_orders((turns, preemptions): Meeting, in_vain: [u32; 2], loads: Loads)
 
 fn take(world: &World, turns: u32) {
     for _ in 0..turns {
-        let held = world.lock.hold();
+        let guard = world.lock.lock();
         world.log.note(HOLDS);
         let count = world.count.load(Relaxed);
         world.count.store(count + 1, Relaxed);
-        drop(held);
+        drop(guard);
     }
 }
 
@@ -202,9 +202,9 @@ fn who_starves_has_his_turn_before_others_have_two() {
 /// A wait has a limit, and a starving thread may be killed: then it never clears its declaration.
 #[test]
 fn nobody_depends_on_being_woken_in_time() {
-    for in_vain in [[0, 1], [1, 0], [2, 1]] {
+    for misses in [[0, 1], [1, 0], [2, 1]] {
         for (turns, preemptions) in MEETINGS {
-            in_all_orders((turns, preemptions.min(2)), in_vain, Loads::Old);
+            in_all_orders((turns, preemptions.min(2)), misses, Loads::Old);
         }
     }
 }

@@ -13,7 +13,7 @@ use farmem_engine::backend::Backend;
 use farmem_engine::counters::{COUNTER_WORDS, Counter, Counters};
 use farmem_engine::entry::Place;
 use farmem_engine::handshake::Sections;
-use farmem_engine::pager::{Batches, FLIGHT_WORDS, Pager, Served, Touch, VictimQueue};
+use farmem_engine::pager::{BATCHES_WORDS, Batches, Pager, Served, Touch, VictimQueue};
 use farmem_engine::policy::what_if::Ghosts;
 use farmem_engine::segment::Layout;
 use farmem_engine::space::{CHUNK_PAGES, DIRECTORY_WORDS, Page, Space};
@@ -29,7 +29,7 @@ struct Memory {
     words: Vec<AtomicU64>,
     layout: Layout,
     counters: [AtomicU64; COUNTER_WORDS],
-    flights: Box<[AtomicU64; FLIGHT_WORDS]>,
+    batches: Box<[AtomicU64; BATCHES_WORDS]>,
     ends: [AtomicU64; 3],
 }
 
@@ -41,7 +41,7 @@ impl Memory {
             words: (0..(layout.bytes - layout.bases) / 8).map(|_| AtomicU64::new(0)).collect(),
             layout,
             counters: [const { AtomicU64::new(0) }; COUNTER_WORDS],
-            flights: Box::new([const { AtomicU64::new(0) }; FLIGHT_WORDS]),
+            batches: Box::new([const { AtomicU64::new(0) }; BATCHES_WORDS]),
             ends: [const { AtomicU64::new(0) }; 3],
         }
     }
@@ -55,11 +55,11 @@ impl Memory {
         Pager {
             space: Space::new(&self.directory, self.words(layout.bases, 1 + layout.pages / CHUNK)),
             entries: self.words(layout.entries, layout.pages),
-            sums: self.words(layout.sums, layout.pages * 2),
-            ring: VictimQueue::new(self.words(layout.ring, layout.slots), &self.ends),
+            checksums: self.words(layout.checksums, layout.pages * 2),
+            victims: VictimQueue::new(self.words(layout.victims, layout.slots), &self.ends),
             queues: layout.queues.map(|queue| self.words(queue, layout.units)),
             counters: Counters(&self.counters),
-            flights: Batches(&self.flights),
+            batches: Batches(&self.batches),
         }
     }
 }
@@ -137,20 +137,20 @@ impl<'a> World<'a> {
     }
 
     /// Steps without a fault.
-    fn launch(&mut self) {
-        self.pager.launch();
+    fn submit(&mut self) {
+        self.pager.submit();
     }
 
-    fn fly(&mut self) {
-        self.model.fly(&self.pager);
+    fn run_batch(&mut self) {
+        self.model.run_batch(&self.pager);
     }
 
-    fn fly_all(&mut self) {
-        while self.model.fly(&self.pager) {}
+    fn run_all_batches(&mut self) {
+        while self.model.run_batch(&self.pager) {}
     }
 
-    fn land(&mut self) {
-        self.pager.land(&mut self.model, &mut self.units).expect("nothing fails");
+    fn complete(&mut self) {
+        self.pager.complete(&mut self.model, &mut self.units).expect("nothing fails");
     }
 
     fn forget(&mut self, page: u64, pages: u64) {
@@ -173,7 +173,7 @@ impl<'a> World<'a> {
         }
         self.forget(to, pages);
         let (start, bytes) = (address(from), pages * PAGE_BYTES);
-        self.pager.staged_home(&mut self.model, &mut self.units, start, bytes).map_err(TestCaseError::fail)?;
+        self.pager.write_back_victims(&mut self.model, &mut self.units, start, bytes).map_err(TestCaseError::fail)?;
         self.hear();
         for page in 0..pages {
             let (old, new) = (address(from + page), address(to + page));
@@ -245,9 +245,9 @@ proptest! {
                 Step::Sweep { page, pages, stride, background } => {
                     for step in 0..pages {
                         match background.get(usize::try_from(step).unwrap_or(0) % background.len().max(1)) {
-                            Some(0) => world.launch(),
-                            Some(1) => world.fly(),
-                            Some(2) => world.land(),
+                            Some(0) => world.submit(),
+                            Some(1) => world.run_batch(),
+                            Some(2) => world.complete(),
                             _ => {}
                         }
                         let page = (page + step * stride) % PAGES;
@@ -286,21 +286,21 @@ proptest! {
                 Step::LetGo => world.model.held.clear(),
                 Step::AllHome { page, pages } => {
                     let range = (address(page), pages.min(PAGES - page) * PAGE_BYTES);
-                    world.pager.all_home(&mut world.model, &mut world.units, range.0, range.1).map_err(TestCaseError::fail)?;
+                    world.pager.write_back_range(&mut world.model, &mut world.units, range.0, range.1).map_err(TestCaseError::fail)?;
                 }
                 Step::Move { from, to, pages } => world.move_to(from, to, pages)?,
                 Step::AllHere => {
-                    let all = world.pager.all_here(&mut world.model, &mut world.units).map_err(TestCaseError::fail)?;
-                    prop_assert!(!world.pager.ring.holds_pages(), "what a fork needs is not all there");
+                    let all = world.pager.fault_in_all(&mut world.model, &mut world.units).map_err(TestCaseError::fail)?;
+                    prop_assert!(!world.pager.victims.holds_pages(), "what a fork needs is not all there");
                     let of = |counter| world.pager.counters.get(counter);
-                    prop_assert_eq!(all, of(Counter::HomePages) == 0);
+                    prop_assert_eq!(all, of(Counter::StoredPages) == 0);
                     let needed = of(Counter::TouchedPages) - of(Counter::ZeroPages) + of(Counter::FramesAside);
                     let is_mapped = world.model.mapped.len() as u64 == PAGES;
                     prop_assert!(all || !is_mapped || needed > world.pager.budget().frames.into(), "it fits, and does not come");
                 }
-                Step::Launch => world.launch(),
-                Step::Fly => world.fly(),
-                Step::Land => world.land(),
+                Step::Launch => world.submit(),
+                Step::RunBatch => world.run_batch(),
+                Step::Land => world.complete(),
                 Step::Restless { restless } => world.model.restless = restless,
                 Step::Alone { alone: true } => world.units.costs = Costs::SERVER.alone(),
                 Step::Alone { alone: false } => world.units.costs = Costs::SERVER,
@@ -325,7 +325,7 @@ proptest! {
 /// Touches all pages in order, repeatedly. Returns the counters.
 fn sweeps(frames: u64, share: u64) -> [u64; 4] {
     let counted = counted_of_sweeps(frames, share, Sections::Off, Costs::SERVER, |_| {});
-    [Counter::FaultsFirst, Counter::FaultsStaged, Counter::FaultsHome, Counter::PagesOut].map(counted)
+    [Counter::FaultsFirst, Counter::FaultsVictim, Counter::FaultsStored, Counter::PagesOut].map(counted)
 }
 
 /// The same, with `background` before each touch.
@@ -355,20 +355,20 @@ fn counted_of_sweeps(
 #[test]
 fn a_sweep_is_fetched_ahead_and_written_behind() {
     let alone = counted_of_sweeps(600, 0, Sections::Auto, Costs::SERVER.alone(), |_| {});
-    let both = counted_of_sweeps(600, 0, Sections::Auto, Costs::SERVER, |world| world.fly_all());
-    let [waited, ahead, behind] = [Counter::FaultsHome, Counter::PagesAhead, Counter::PagesBehind].map(&both);
+    let both = counted_of_sweeps(600, 0, Sections::Auto, Costs::SERVER, |world| world.run_all_batches());
+    let [waited, ahead, behind] = [Counter::FaultsStored, Counter::PagesAhead, Counter::PagesBehind].map(&both);
     assert_eq!(alone(Counter::PagesAhead) + alone(Counter::PagesBehind), 0);
-    assert!(waited * 6 < alone(Counter::FaultsHome), "{waited} of {}", alone(Counter::FaultsHome));
+    assert!(waited * 6 < alone(Counter::FaultsStored), "{waited} of {}", alone(Counter::FaultsStored));
     assert!(ahead * 10 > both(Counter::PagesIn) * 9, "{ahead} of {}", both(Counter::PagesIn));
     assert!(behind * 10 > both(Counter::PagesOut) * 9, "{behind} of {}", both(Counter::PagesOut));
-    assert!(both(Counter::FaultsHeld) > 0);
+    assert!(both(Counter::FaultsOnMarkers) > 0);
 }
 
 #[test]
 fn what_is_on_its_way_is_waited_for_and_arrives_then() {
     // Pages in flight stay there until they are needed.
     let both = counted_of_sweeps(600, 0, Sections::Auto, Costs::SERVER, |_| {});
-    assert!(both(Counter::FaultsArriving) > 0);
+    assert!(both(Counter::FaultsInFlight) > 0);
 }
 
 #[test]
@@ -402,7 +402,7 @@ fn pages_of_zeros_leave_room_for_the_others_and_count_as_touched() {
             (1..PAGES).step_by(2).for_each(|page| world.access(page, None, 7).expect("what was written is read"));
         }
         let moved =
-            [Counter::PagesIn, Counter::PagesOut, Counter::FaultsStaged].map(|counter| counted(&world, counter));
+            [Counter::PagesIn, Counter::PagesOut, Counter::FaultsVictim].map(|counter| counted(&world, counter));
         assert_eq!(moved, [0; 3], "a share of {share}");
         assert!(counted(&world, Counter::ZeroPages) > PAGES / 4);
         assert_eq!(counted(&world, Counter::TouchedPages), PAGES);
@@ -428,11 +428,12 @@ fn what_comes_back_for_a_fork_comes_to_its_own_address() {
     let number = |page: u64| world.pager.space.page(address(page)).expect("it was touched").0;
     assert_eq!(number(border(1) - 1) + 1, number(border(2)), "they follow each other");
     for part in parts.clone() {
-        let home = world.pager.all_home(&mut world.model, &mut world.units, address(part.start), 20 * PAGE_BYTES);
+        let home =
+            world.pager.write_back_range(&mut world.model, &mut world.units, address(part.start), 20 * PAGE_BYTES);
         assert_eq!(home, Ok(0));
     }
-    assert_eq!(world.pager.counters.get(Counter::HomePages), 60);
-    assert_eq!(world.pager.all_here(&mut world.model, &mut world.units), Ok(true));
+    assert_eq!(world.pager.counters.get(Counter::StoredPages), 60);
+    assert_eq!(world.pager.fault_in_all(&mut world.model, &mut world.units), Ok(true));
     parts.into_iter().flatten().for_each(|page| world.access(page, None, 7).expect("what was written is read"));
 }
 
@@ -450,13 +451,13 @@ fn holes_in_the_staging_leave_room_for_what_is_to_be_staged() {
     for step in 1..2_000_000_u64 {
         let page = (step.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) % PAGES;
         let place = world.pager.space.page(address(page)).map(|page| world.pager.entry(page).place());
-        if place == Some(Place::Staged) {
+        if place == Some(Place::Victim) {
             touch(&mut world, page, step);
         }
     }
     world.consistent(budget).expect("the counts hold");
-    let staged = world.pager.counters.get(Counter::FaultsStaged);
-    let slots = world.pager.ring.slots();
+    let staged = world.pager.counters.get(Counter::FaultsVictim);
+    let slots = world.pager.victims.slots();
     assert!(staged > 4 * u64::from(slots), "{staged}");
 }
 
@@ -474,7 +475,7 @@ fn a_unit_brings_no_more_than_was_to_come_when_room_was_made() {
         let number = address(page) / PAGE_BYTES;
         let of_unit = (0..PAGES).filter(|other| address(*other) / PAGE_BYTES / unit == number / unit);
         let place = |page| world.pager.space.page(address(page)).map(|page| world.pager.entry(page).place());
-        let to_come = of_unit.filter(|other| place(*other) == Some(Place::Home)).count() as u64;
+        let to_come = of_unit.filter(|other| place(*other) == Some(Place::Stored)).count() as u64;
         let before = world.pager.counters.get(Counter::PagesIn);
         world.access(page, (step % 3 == 0).then_some(step), 7).expect("what was written is read");
         let came = world.pager.counters.get(Counter::PagesIn) - before;
@@ -494,7 +495,7 @@ fn a_page_that_comes_changes_and_leaves_while_it_lands_is_what_was_written() {
     let reads = |world: &mut World<'_>, pages: std::ops::Range<u64>| {
         for page in pages {
             world.access(page, None, 7).expect("what was written is read");
-            world.fly();
+            world.run_batch();
         }
     };
     reads(&mut world, 0..PAGES);

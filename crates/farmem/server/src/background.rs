@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicU64, fence};
 use std::time::{Duration, Instant};
 
-use farmem_engine::pager::{Batches, Checksum, Crew, FLIGHT_PAGES};
+use farmem_engine::pager::{BATCH_PAGES, BatchWorker, Batches, Checksum};
 use farmem_engine::segment::Doorbell;
 use farmem_engine::space::Page;
 use linux::shared_memory;
@@ -23,53 +23,58 @@ const SHORTLY: Duration = Duration::from_micros(50);
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Threads for each program.
-pub const CREWS: u64 = 2;
+pub const WORKERS: u64 = 2;
 
 /// Worker of one program's I/O batches.
-pub struct Hands<'a> {
+pub struct Worker<'a> {
     store: &'a dyn Store,
     layer: u32,
     /// Memory of the batches.
-    flown: &'a [AtomicU64],
+    batch_data: &'a [AtomicU64],
     pages: Vec<u8>,
     /// Reports the reason of a failed batch, before the program can know of it: the program ends then, and masu with
     /// it.
     says: &'a dyn Fn(&BatchError),
 }
 
-impl<'a> Hands<'a> {
+impl<'a> Worker<'a> {
     /// Worker for the program with this layer of the store. `says` is told the reason of a failed batch, before the
     /// program knows.
-    pub fn new(store: &'a dyn Store, layer: u32, flown: &'a [AtomicU64], says: &'a dyn Fn(&BatchError)) -> Hands<'a> {
-        Hands { store, layer, flown, pages: vec![0; FLIGHT_PAGES as usize * PAGE_BYTES], says }
+    pub fn new(
+        store: &'a dyn Store,
+        layer: u32,
+        batch_data: &'a [AtomicU64],
+        says: &'a dyn Fn(&BatchError),
+    ) -> Worker<'a> {
+        Worker { store, layer, batch_data, pages: vec![0; BATCH_PAGES as usize * PAGE_BYTES], says }
     }
 
-    /// Runs submitted batches until `is_over`, or until the store has failed for good: of [`CREWS`] workers the batches
+    /// Runs submitted batches until `is_over`, or until the store has failed for good: of [`WORKERS`] workers the batches
     /// of this one.
-    pub fn work(&mut self, which: u64, flights: &Batches<'_>, bell: &Doorbell<'_>, is_over: impl Fn() -> bool) {
+    pub fn work(&mut self, which: u64, batches: &Batches<'_>, doorbell: &Doorbell<'_>, is_over: impl Fn() -> bool) {
         let mut number = which;
-        let mut flown = Instant::now();
+        let mut batch_data = Instant::now();
         while !is_over() {
-            let seen = bell.departures().load(SeqCst);
-            match flights.fly(self, number) {
+            let seen = doorbell.submissions().load(SeqCst);
+            match batches.run_batch(self, number) {
                 Ok(true) => {
-                    number += CREWS;
-                    announce(bell);
-                    flown = Instant::now();
+                    number += WORKERS;
+                    announce(doorbell);
+                    batch_data = Instant::now();
                 }
-                Ok(false) if flown.elapsed() < SHORTLY => std::hint::spin_loop(),
+                Ok(false) if batch_data.elapsed() < SHORTLY => std::hint::spin_loop(),
                 Ok(false) => {
-                    bell.masu_sleeps().fetch_add(1, SeqCst);
+                    doorbell.masu_sleeps().fetch_add(1, SeqCst);
                     // Either the program sees that this thread sleeps, or this thread sees the batch.
                     fence(SeqCst);
-                    if !flights.has_taken_off(number) {
-                        shared_memory::wait(bell.departures(), seen, LOOK);
-                        flown = Instant::now();
+                    if !batches.is_submitted(number) {
+                        shared_memory::wait(doorbell.submissions(), seen, LOOK);
+                        batch_data = Instant::now();
                     }
-                    bell.masu_sleeps().fetch_sub(1, SeqCst);
+                    doorbell.masu_sleeps().fetch_sub(1, SeqCst);
                 }
                 // The reason has been reported.
-                Err(_) => return announce(bell),
+                Err(_) => return announce(doorbell),
             }
         }
     }
@@ -80,10 +85,10 @@ impl<'a> Hands<'a> {
 }
 
 /// Wakes the thread that waits for a completed batch.
-fn announce(bell: &Doorbell<'_>) {
-    bell.arrivals().fetch_add(1, SeqCst);
-    if bell.program_sleeps().swap(0, SeqCst) != 0 {
-        shared_memory::wake(bell.arrivals());
+fn announce(doorbell: &Doorbell<'_>) {
+    doorbell.completions().fetch_add(1, SeqCst);
+    if doorbell.program_sleeps().swap(0, SeqCst) != 0 {
+        shared_memory::wake(doorbell.completions());
     }
 }
 
@@ -92,9 +97,9 @@ const fn bytes(pages: u32) -> usize {
     pages as usize * PAGE_BYTES
 }
 
-impl Hands<'_> {
-    fn room(&self, room: u32, bytes: usize) -> &[AtomicU64] {
-        &self.flown[room as usize * PAGE_BYTES / size_of::<u64>()..][..bytes / size_of::<u64>()]
+impl Worker<'_> {
+    fn buffer(&self, buffer: u32, bytes: usize) -> &[AtomicU64] {
+        &self.batch_data[buffer as usize * PAGE_BYTES / size_of::<u64>()..][..bytes / size_of::<u64>()]
     }
 }
 
@@ -119,29 +124,29 @@ impl BatchError {
     }
 }
 
-impl Crew for Hands<'_> {
+impl BatchWorker for Worker<'_> {
     type Trouble = BatchError;
 
-    fn fetch(&mut self, page: Page, room: u32, sums: &mut [Checksum]) -> Result<(), BatchError> {
-        let (home, length) = (self.home(page), sums.len() * PAGE_BYTES);
+    fn fetch(&mut self, page: Page, buffer: u32, checksums: &mut [Checksum]) -> Result<(), BatchError> {
+        let (home, length) = (self.home(page), checksums.len() * PAGE_BYTES);
         let read = self.store.get(&mut [GetRun { home, bytes: &mut self.pages[..length] }]);
         read.map_err(BatchError::from).inspect_err(self.says)?;
-        for (page, sum) in self.pages.chunks_exact(PAGE_BYTES).zip(sums) {
+        for (page, sum) in self.pages.chunks_exact(PAGE_BYTES).zip(checksums) {
             *sum = Checksum::from(xxh3_128(page));
         }
-        for (word, bytes) in self.room(room, length).iter().zip(self.pages.as_chunks::<8>().0) {
+        for (word, bytes) in self.buffer(buffer, length).iter().zip(self.pages.as_chunks::<8>().0) {
             word.store(u64::from_ne_bytes(*bytes), Relaxed);
         }
         Ok(())
     }
 
-    fn write(&mut self, page: Page, room: u32, pages: u32) -> Result<(), BatchError> {
-        let mut buffer = std::mem::take(&mut self.pages);
-        for (word, bytes) in self.room(room, bytes(pages)).iter().zip(buffer.as_chunks_mut::<8>().0) {
+    fn write(&mut self, page: Page, buffer: u32, pages: u32) -> Result<(), BatchError> {
+        let mut content = std::mem::take(&mut self.pages);
+        for (word, bytes) in self.buffer(buffer, bytes(pages)).iter().zip(content.as_chunks_mut::<8>().0) {
             *bytes = word.load(Relaxed).to_ne_bytes();
         }
-        let done = self.store.put(&[PutRun { home: self.home(page), bytes: &buffer[..bytes(pages)] }]);
-        self.pages = buffer;
+        let done = self.store.put(&[PutRun { home: self.home(page), bytes: &content[..bytes(pages)] }]);
+        self.pages = content;
         done.map_err(BatchError::from).inspect_err(self.says)
     }
 
@@ -196,13 +201,13 @@ mod tests {
     /// reason.
     #[test]
     fn why_a_flight_fails_is_said_before_the_program_knows() {
-        let flown: Vec<AtomicU64> = (0..PAGE_BYTES / size_of::<u64>()).map(|_| AtomicU64::new(0)).collect();
+        let batch_data: Vec<AtomicU64> = (0..PAGE_BYTES / size_of::<u64>()).map(|_| AtomicU64::new(0)).collect();
         let said = Cell::new(0);
         let says = |error: &BatchError| {
             assert!(error.to_string().contains("it is lost"), "{error}");
             said.set(said.get() + 1);
         };
-        let mut hands = Hands::new(&Lost, 0, &flown, &says);
+        let mut hands = Worker::new(&Lost, 0, &batch_data, &says);
         assert!(hands.fetch(Page(0), 0, &mut [Checksum::default()]).is_err());
         assert_eq!(said.get(), 1);
         assert!(hands.write(Page(0), 0, 1).is_err());

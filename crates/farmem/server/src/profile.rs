@@ -72,9 +72,9 @@ impl Profile {
             Vec::new()
         });
         let code = code(mappings, |mapping| build_id(mapping.path.path(), Some(mapping.inode)));
-        let seeds = seeds(&kept, &code);
-        let loaded = seeds.len() as u64;
-        Some((Profile { path, loaded, code }, seeds))
+        let profiles = profiles(&kept, &code);
+        let loaded = profiles.len() as u64;
+        Some((Profile { path, loaded, code }, profiles))
     }
 
     /// Saves the learned profiles, and keeps earlier ones of other sites: other processes of the program end too, and
@@ -115,28 +115,28 @@ fn code(mappings: &[Mapping], build: impl Fn(&Mapping) -> Option<BuildId>) -> Ve
 }
 
 /// Addresses of the saved sites in this run, with their profiles.
-fn seeds(kept: &[Kept], code: &[Code]) -> Vec<InitialProfile> {
+fn profiles(kept: &[Kept], code: &[Code]) -> Vec<InitialProfile> {
     let address = |site: &Kept| {
         code.iter().filter(|code| code.build == site.object).find_map(|code| {
             let address = code.addresses.start.checked_add(site.offset.checked_sub(code.offset)?)?;
             code.addresses.contains(&address).then_some(address)
         })
     };
-    let seeds =
-        kept.iter().take(SITES).filter_map(|site| Some(InitialProfile { site: address(site)?, habit: site.habit }));
+    let profiles =
+        kept.iter().take(SITES).filter_map(|site| Some(InitialProfile { site: address(site)?, profile: site.profile }));
     // The program's table has no place for some: the same ones here.
     let mut table = Box::<Sites>::default();
-    seeds.filter(|seed| table.seed(*seed)).collect()
+    profiles.filter(|initial| table.preset(*initial)).collect()
 }
 
 /// Sites that have learned anything, by build-id and offset, the most faults first.
 fn kept(learned: &Learned, code: &[Code]) -> Vec<Kept> {
-    let mut habits: Vec<(u32, InitialProfile)> = learned.sites.habits().collect();
-    habits.sort_by_key(|(faults, _)| std::cmp::Reverse(*faults));
-    let kept = habits.into_iter().filter_map(|(_, seed)| {
-        let code = code.iter().find(|code| code.addresses.contains(&seed.site))?;
-        let offset = seed.site - code.addresses.start + code.offset;
-        Some(Kept { object: code.build, offset, habit: seed.habit })
+    let mut profiles: Vec<(u32, InitialProfile)> = learned.sites.profiles().collect();
+    profiles.sort_by_key(|(faults, _)| std::cmp::Reverse(*faults));
+    let kept = profiles.into_iter().filter_map(|(_, initial)| {
+        let code = code.iter().find(|code| code.addresses.contains(&initial.site))?;
+        let offset = initial.site - code.addresses.start + code.offset;
+        Some(Kept { object: code.build, offset, profile: initial.profile })
     });
     kept.collect()
 }
@@ -171,38 +171,38 @@ mod tests {
     #[test]
     fn a_site_is_found_again_wherever_its_file_is_loaded() {
         let mut learned = Box::<Learned>::default();
-        let habit = SiteProfile::of(&[5; 24]);
+        let profile = SiteProfile::of(&[5; 24]);
         // In the program, in a library, in one without a build-id, in no file, of the kernel.
         let sites = [0x55aa_0000_1234, 0x7f00_0001_0010, 0x7f00_0006_0000, 0x1000, 1];
         for site in sites {
-            assert!(learned.sites.seed(InitialProfile { site, habit }));
+            assert!(learned.sites.preset(InitialProfile { site, profile }));
         }
         let mut kept = kept(&learned, &code_of(FIRST));
         kept.sort_by_key(|site| site.offset);
         let places: Vec<_> = kept.iter().map(|site| (site.object.0[0], site.offset)).collect();
         assert_eq!(places, [(1, 0x1234), (2, 0x10010)]);
-        let mut found: Vec<_> = seeds(&kept, &code_of(SECOND)).iter().map(|seed| seed.site).collect();
+        let mut found: Vec<_> = profiles(&kept, &code_of(SECOND)).iter().map(|initial| initial.site).collect();
         found.sort_unstable();
         assert_eq!(found, [0x5611_0000_1234, 0x7f99_9991_0010]);
     }
 
     #[test]
     fn a_site_outside_of_all_that_is_mapped_is_left_out() {
-        let habit = SiteProfile::of(&[5; 24]);
-        let site = |id: u8, offset| Kept { object: BuildId([id; 20]), offset, habit };
+        let profile = SiteProfile::of(&[5; 24]);
+        let site = |id: u8, offset| Kept { object: BuildId([id; 20]), offset, profile };
         let wild = [site(1, 0), site(1, 0x9000), site(1, u64::MAX), site(3, 0x1234)];
-        assert_eq!(seeds(&wild, &code_of(SECOND)), []);
+        assert_eq!(profiles(&wild, &code_of(SECOND)), []);
     }
 
     #[test]
     fn a_site_that_finds_no_place_is_not_counted() {
-        let site = |offset| Kept { object: BuildId([1; 20]), offset, habit: SiteProfile::of(&[5; 24]) };
-        assert_eq!(seeds(&[site(0x1234); 3], &code_of(SECOND)).len(), 1);
+        let site = |offset| Kept { object: BuildId([1; 20]), offset, profile: SiteProfile::of(&[5; 24]) };
+        assert_eq!(profiles(&[site(0x1234); 3], &code_of(SECOND)).len(), 1);
         let many: Vec<Kept> = (0x1000..0x1000 + SITES as u64).map(site).collect();
-        let found = seeds(&many, &code_of(SECOND));
+        let found = profiles(&many, &code_of(SECOND));
         assert!(found.len() < SITES, "some sets of the table are full");
         let mut table = Box::<Sites>::default();
-        assert!(found.iter().all(|seed| table.seed(*seed)));
+        assert!(found.iter().all(|initial| table.preset(*initial)));
     }
 
     /// Mappings of a program.
@@ -213,7 +213,7 @@ mod tests {
 
     fn learned_at(site: u64) -> Box<Learned> {
         let mut learned = Box::<Learned>::default();
-        assert!(learned.sites.seed(InitialProfile { site, habit: SiteProfile::of(&[5; 24]) }));
+        assert!(learned.sites.preset(InitialProfile { site, profile: SiteProfile::of(&[5; 24]) }));
         learned
     }
 
@@ -246,6 +246,6 @@ mod tests {
         let saved = [(&first, 0x1111), (&second, 0x2222), (&first, 0x1111)]
             .map(|(profile, site)| profile.end(&folder, &learned_at(site), |why| panic!("{why}")).sites_saved);
         assert_eq!(saved, [1, 2, 2]);
-        assert_eq!(begin().1.iter().map(|seed| seed.site).collect::<Vec<_>>(), [0x1111, 0x2222]);
+        assert_eq!(begin().1.iter().map(|initial| initial.site).collect::<Vec<_>>(), [0x1111, 0x2222]);
     }
 }

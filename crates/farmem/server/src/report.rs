@@ -37,9 +37,9 @@ pub struct Counted {
     /// Touches of pages in flight.
     pub faults_arriving: u64,
     /// Touches of prefetched pages that were left unmapped, to see how much of the prefetch is used.
-    pub held_reached: u64,
+    pub marker_hits: u64,
     /// Such pages that were evicted untouched.
-    pub held_in_vain: u64,
+    pub marker_misses: u64,
     /// Bytes read from the store.
     pub bytes_in: Bytes,
     /// Bytes of these read in the background.
@@ -99,11 +99,11 @@ impl Counted {
             paged: touched,
             peak_resident: pages(Counter::PeakFrames),
             faults_first: get(Counter::FaultsFirst),
-            faults_staged: get(Counter::FaultsStaged),
-            faults_home: get(Counter::FaultsHome),
-            faults_arriving: get(Counter::FaultsArriving),
-            held_reached: get(Counter::FaultsHeld),
-            held_in_vain: get(Counter::HeldInVain),
+            faults_staged: get(Counter::FaultsVictim),
+            faults_home: get(Counter::FaultsStored),
+            faults_arriving: get(Counter::FaultsInFlight),
+            marker_hits: get(Counter::FaultsOnMarkers),
+            marker_misses: get(Counter::MarkerMisses),
             bytes_in: pages(Counter::PagesIn),
             bytes_ahead: pages(Counter::PagesAhead),
             bytes_out: pages(Counter::PagesOut),
@@ -207,8 +207,8 @@ impl Report {
         let faults_home = count(|program| program.faults_home);
         let faults_arriving = count(|program| program.faults_arriving);
         let left = total([faults_staged, faults_home, faults_arriving]);
-        let reached = count(|program| program.held_reached);
-        let sampled = reached.saturating_add(count(|program| program.held_in_vain));
+        let reached = count(|program| program.marker_hits);
+        let sampled = reached.saturating_add(count(|program| program.marker_misses));
         let mut notes = Vec::new();
         let not_paged = count(|program| program.not_paged);
         if not_paged > 0 {

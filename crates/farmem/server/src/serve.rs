@@ -15,8 +15,8 @@ use farmem_engine::backend::Backend;
 use farmem_engine::budget::Budget;
 use farmem_engine::counters::{COUNTER_WORDS, Counters};
 use farmem_engine::handshake::{self, Go, Message, Ready, Secret, Sections, Terms};
-use farmem_engine::policy::site::{InitialProfile, SEED_WORDS};
-use farmem_engine::segment::{self, ANSWERED, ASKED, Ask, BELL, Doorbell, ERRAND, Layout, StoreRequest};
+use farmem_engine::policy::site::{INITIAL_PROFILE_WORDS, InitialProfile};
+use farmem_engine::segment::{self, ANSWERED, ASKED, Ask, DOORBELL, Doorbell, Layout, STORE_REQUEST, StoreRequest};
 use farmem_engine::space::Page;
 use farmem_engine::units::Learned;
 use linux::Rooted;
@@ -30,7 +30,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use units::Bytes;
 use units::cast::{fits, saturated};
 
-use crate::background::{BatchError, CREWS, Hands};
+use crate::background::{BatchError, WORKERS, Worker};
 use crate::history::{History, Part};
 use crate::profile::{Folder, Profile};
 use crate::report::Counted;
@@ -183,13 +183,13 @@ impl Common {
     /// Reports to the waiting user at once, and in the final report.
     fn say_at_once(&self, said: String, remedy: &str) {
         // Several threads may meet the same problem.
-        if held(&self.served).say(said.clone()) {
+        if locked(&self.served).say(said.clone()) {
             (self.complain)(&said, remedy);
         }
     }
 
     fn say(&self, trouble: String) {
-        held(&self.served).say(trouble);
+        locked(&self.served).say(trouble);
     }
 
     fn is_over(&self) -> bool {
@@ -261,15 +261,15 @@ fn serve(program: &Proven, common: &Common) {
         Ok(Some(program)) => {
             let over = AtomicBool::new(false);
             std::thread::scope(|scope| {
-                let crews = if common.terms.background && !program.has_file { CREWS } else { 0 };
+                let workers = if common.terms.background && !program.has_file { WORKERS } else { 0 };
                 let (program, over) = (&program, &over);
                 // In all cases the other threads end.
                 let ends = Ends(over);
                 let mut begun = Vec::new();
-                for which in 0..crews {
-                    let crew = std::thread::Builder::new().name("masu-background".to_owned());
-                    match crew.spawn_scoped(scope, move || program.fly(which, connection, common, over)) {
-                        Ok(crew) => begun.push(crew),
+                for which in 0..workers {
+                    let worker = std::thread::Builder::new().name("masu-background".to_owned());
+                    match worker.spawn_scoped(scope, move || program.run_batch(which, connection, common, over)) {
+                        Ok(worker) => begun.push(worker),
                         Err(error) => {
                             // Submitted batches would never complete: the program learns it by the end of the
                             // connection.
@@ -279,14 +279,14 @@ fn serve(program: &Proven, common: &Common) {
                         }
                     }
                 }
-                let crews = begun;
+                let workers = begun;
                 program.work(connection, common);
                 drop(ends);
-                while let Some(bell) = program.bell()
-                    && crews.iter().any(|crew| !crew.is_finished())
+                while let Some(doorbell) = program.doorbell()
+                    && workers.iter().any(|worker| !worker.is_finished())
                 {
-                    bell.departures().fetch_add(1, Relaxed);
-                    shared_memory::wake(bell.departures());
+                    doorbell.submissions().fetch_add(1, Relaxed);
+                    shared_memory::wake(doorbell.submissions());
                     std::thread::sleep(Duration::from_micros(200));
                 }
             });
@@ -316,7 +316,7 @@ fn new_secret() -> Result<Secret, Errno> {
 }
 
 /// Locks even after a panic of another thread: the content is only reported.
-fn held<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
+fn locked<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
     lock.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -342,7 +342,7 @@ struct Program {
     layer: u32,
     /// Whether the program reads and writes its pages itself, and submits no requests.
     has_file: bool,
-    field: SharedMemory,
+    segment: SharedMemory,
     layout: Layout,
     mappings: Mutex<Vec<Mapping>>,
     history: Mutex<History>,
@@ -401,55 +401,56 @@ fn begin(program: &Proven, common: &Common, layer: u32) -> Result<Option<Program
         return Err(invalid());
     }
     let layout = Layout::new(common.terms.most_pages as usize, common.terms.budget_frames as usize);
-    let field = SharedMemory::of(fds.swap_remove(0), Bytes(layout.bytes as u64))?.ok_or_else(invalid)?;
+    let segment = SharedMemory::of(fds.swap_remove(0), Bytes(layout.bytes as u64))?.ok_or_else(invalid)?;
     let mut program = Program {
         process: hello.process,
         peer: *peer,
         backend,
         layer,
         has_file: direct.is_some(),
-        field,
+        segment,
         layout,
         mappings: Mutex::default(),
         history: Mutex::default(),
         profile: None,
     };
     program.look_at_mappings();
-    let seeds = program.known_sites(common);
+    let profiles = program.known_sites(common);
     // A program that has died meanwhile is counted like any other.
-    let _ = connection.send(&bytes_of(&Go { seeds }.message()), &[]);
+    let _ = connection.send(&bytes_of(&Go { profiles }.message()), &[]);
     Ok(Some(program))
 }
 
 impl Program {
-    fn bell(&self) -> Option<Doorbell<'_>> {
-        self.field.words().get(BELL..)?.first_chunk().map(Doorbell)
+    fn doorbell(&self) -> Option<Doorbell<'_>> {
+        self.segment.words().get(DOORBELL..)?.first_chunk().map(Doorbell)
     }
 
     /// Runs submitted batches, until the run is over.
-    fn fly(&self, which: u64, connection: &Connection, common: &Common, over: &AtomicBool) {
-        let words = self.field.words_64();
-        let pager = segment::pager(words, self.field.words(), &self.layout);
-        let Some((pager, bell)) = pager.zip(self.bell()) else { return };
+    fn run_batch(&self, which: u64, connection: &Connection, common: &Common, over: &AtomicBool) {
+        let words = self.segment.words_64();
+        let pager = segment::pager(words, self.segment.words(), &self.layout);
+        let Some((pager, doorbell)) = pager.zip(self.doorbell()) else { return };
         let says = |error: &BatchError| {
             // A program that has ended needs no more results of its batches.
             if !connection.is_over() {
                 common.say_at_once(error.to_string(), error.remedy());
             }
         };
-        let flown = &words[self.layout.flown / size_of::<u64>()..];
-        let mut hands = Hands::new(&*common.store, self.layer, flown, &says);
-        hands.work(which, &pager.flights, &bell, || over.load(Relaxed));
+        let batch_data = &words[self.layout.batch_data / size_of::<u64>()..];
+        let mut hands = Worker::new(&*common.store, self.layer, batch_data, &says);
+        hands.work(which, &pager.batches, &doorbell, || over.load(Relaxed));
     }
 
     fn counters(&self) -> Option<Counters<'_>> {
-        self.field.words_64().first_chunk::<COUNTER_WORDS>().map(Counters)
+        self.segment.words_64().first_chunk::<COUNTER_WORDS>().map(Counters)
     }
 
     fn counted(&self, common: &Common) -> Counted {
         let Some(counters) = self.counters() else { return Counted::default() };
         let learned = self.learned();
-        let mut counted = Counted::of(self.process, &counters, &learned, &held(&self.mappings), &held(&self.history));
+        let mut counted =
+            Counted::of(self.process, &counters, &learned, &locked(&self.mappings), &locked(&self.history));
         counted.backend = Some(self.backend);
         let frames = saturated(counted.local.pages().0);
         let most = Budget::new(frames, 0).largest_unit_pages();
@@ -469,21 +470,21 @@ impl Program {
             return 0;
         }
         let exe = format!("/{}", pid.file("exe"));
-        let begun = Profile::begin(folder, exe.as_ref(), &held(&self.mappings), |why| common.say(why));
-        let Some((profile, seeds)) = begun else { return 0 };
+        let begun = Profile::begin(folder, exe.as_ref(), &locked(&self.mappings), |why| common.say(why));
+        let Some((profile, profiles)) = begun else { return 0 };
         self.profile = Some(profile);
-        let places = self.field.words_64()[self.layout.data / size_of::<u64>()..].chunks(SEED_WORDS);
-        for (place, seed) in places.zip(&seeds) {
-            place.iter().zip(InitialProfile::words(seed)).for_each(|(place, word)| place.store(word, Relaxed));
+        let places = self.segment.words_64()[self.layout.data / size_of::<u64>()..].chunks(INITIAL_PROFILE_WORDS);
+        for (place, initial) in places.zip(&profiles) {
+            place.iter().zip(InitialProfile::words(initial)).for_each(|(place, word)| place.store(word, Relaxed));
         }
         // As many as sites can be known, at most.
-        fits(seeds.len())
+        fits(profiles.len())
     }
 
     /// Copy of the learned state: the program may still be writing to it.
     fn learned(&self) -> Box<Learned> {
         let mut learned = Box::<Learned>::default();
-        let words = self.field.words_64()[self.layout.learned / size_of::<u64>()..].iter();
+        let words = self.segment.words_64()[self.layout.learned / size_of::<u64>()..].iter();
         let place = (&raw mut *learned).cast::<u64>();
         for (index, word) in words.take(size_of::<Learned>() / size_of::<u64>()).enumerate() {
             // SAFETY: within the box; it consists of numbers, for which any value is valid, and is aligned as they are.
@@ -499,23 +500,23 @@ impl Program {
             && self.peer.user == geteuid().as_raw()
             && let Ok(mappings) = maps(&Rooted::host(), pid)
         {
-            *held(&self.mappings) = mappings;
+            *locked(&self.mappings) = mappings;
         }
     }
 
     /// Serves its requests until it ends.
     fn work(&self, connection: &Connection, common: &Common) {
-        let Some(errand) = self.field.words()[ERRAND..].first_chunk().map(StoreRequest) else { return };
+        let Some(request) = self.segment.words()[STORE_REQUEST..].first_chunk().map(StoreRequest) else { return };
         let mut data = vec![0; farmem_engine::MAX_UNIT_PAGES as usize * 4096];
         let begun = Instant::now();
         let mut looked = begun;
         while !connection.is_over() && !common.is_over() {
-            let mut history = held(&self.history);
+            let mut history = locked(&self.history);
             if history.is_due(begun.elapsed()) {
                 history.read(begun.elapsed(), Part::of(&self.learned()));
             }
             drop(history);
-            let Some((ask, page, pages)) = errand.asked() else {
+            let Some((ask, page, pages)) = request.asked() else {
                 if looked.elapsed() > MAPPINGS_EVERY {
                     self.look_at_mappings();
                     looked = Instant::now();
@@ -526,21 +527,21 @@ impl Program {
                     continue;
                 }
                 for now in [0, ANSWERED] {
-                    if errand.state().load(Relaxed) == now {
-                        shared_memory::wait(errand.state(), now, LOOK);
+                    if request.state().load(Relaxed) == now {
+                        shared_memory::wait(request.state(), now, LOOK);
                     }
                 }
-                if errand.state().load(Relaxed) == ASKED && errand.asked().is_none() {
+                if request.state().load(Relaxed) == ASKED && request.asked().is_none() {
                     // Invalid: no answer would be valid.
                     return;
                 }
                 continue;
             };
             let done = self.run(ask, page, pages, &mut data, common);
-            errand.answer(done);
-            shared_memory::wake(errand.state());
+            request.answer(done);
+            shared_memory::wake(request.state());
         }
-        held(&self.history).read(begun.elapsed(), Part::of(&self.learned()));
+        locked(&self.history).read(begun.elapsed(), Part::of(&self.learned()));
     }
 
     fn home(&self, page: Page) -> Home {
@@ -548,7 +549,7 @@ impl Program {
     }
 
     fn run(&self, ask: Ask, page: Page, pages: u32, data: &mut [u8], common: &Common) -> bool {
-        let words = &self.field.words_64()[self.layout.data / 8..];
+        let words = &self.segment.words_64()[self.layout.data / 8..];
         let bytes = pages as usize * PAGE_BYTES;
         let store = &common.store;
         let done = match ask {

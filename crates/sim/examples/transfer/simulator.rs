@@ -9,7 +9,7 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use farmem_engine::policy::marked::{self, Marked};
 use farmem_engine::policy::replacement::{self, Arrival, Memory, Replacement};
-use farmem_engine::policy::site::{Fault, FetchPlan, HELD, Kind, Limits, Sites};
+use farmem_engine::policy::site::{Fault, FetchPlan, Kind, Limits, MARKERS, Sites};
 use farmem_engine::policy::what_if::{Clock, WhatIf};
 use farmem_engine::policy::{MAX_UNIT_LOG2, NO_PAGE, Run, unit_around};
 
@@ -21,7 +21,7 @@ const BASE: u64 = 0x5_5555_5000;
 /// Costs in nanoseconds.
 const FAULT_NS: u32 = 5000;
 const PAGE_NS: u32 = 700;
-const STAGED_NS: u32 = 2000;
+const VICTIM_NS: u32 = 2000;
 const AHEAD_PAGE_NS: u32 = 350;
 const AHEAD_RUN_NS: u64 = 1000;
 /// Time until the first page of a run arrives, while other runs are in flight.
@@ -43,9 +43,9 @@ pub(super) enum Units {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     Untouched,
-    Home,
-    Staged,
-    Held,
+    Stored,
+    Victim,
+    Marker,
     Mapped,
 }
 
@@ -72,7 +72,7 @@ pub(super) struct Outcome {
     pub(super) faults_home: u64,
     faults_fresh: u64,
     faults_staged: u64,
-    faults_held: u64,
+    faults_on_markers: u64,
     faults_arriving: u64,
     pub(super) pages_in: u64,
     pages_ahead: u64,
@@ -209,7 +209,7 @@ impl Simulator {
         replacement::aside_pages(self.budget, self.beyond())
     }
 
-    fn room(&self) -> Limits {
+    fn limits(&self) -> Limits {
         Limits {
             budget_pages: self.budget,
             life_pages: self.queue.life_pages(self.budget, self.aside()),
@@ -225,123 +225,123 @@ impl Simulator {
         let entry = self.pages[at];
         let kind = match entry.state {
             State::Untouched => Kind::FirstTouch,
-            State::Home => Kind::Home,
-            State::Staged => Kind::Staged,
-            _ if entry.ready_at > self.now => Kind::Arriving,
-            State::Held => Kind::Held,
+            State::Stored => Kind::Stored,
+            State::Victim => Kind::Victim,
+            _ if entry.ready_at > self.now => Kind::InFlight,
+            State::Marker => Kind::Marker,
             State::Mapped => unreachable!(),
         };
         let area = Run { first_page: BASE, pages: self.pages.len() as u32 };
         let page = BASE + at as u64;
-        let distance = if kind == Kind::Home { self.left.distance(entry.left_at) } else { 0 };
+        let distance = if kind == Kind::Stored { self.left.distance(entry.left_at) } else { 0 };
         let fault = Fault { site, page, area, distance, mark: entry.mark, kind };
-        self.what_if.fault(page, kind == Kind::Home, distance, self.budget);
-        let mut order = self.order(&fault);
-        if kind == Kind::Home {
+        self.what_if.fault(page, kind == Kind::Stored, distance, self.budget);
+        let mut plan = self.plan(&fault);
+        if kind == Kind::Stored {
             // Limit of the ghosts: they remember the last two budgets.
             let known = if distance <= self.budget * 2 { distance } else { 0 };
-            self.queue.comes(order.fetch.pages, known, self.budget, self.beyond());
+            self.queue.fetched(plan.fetch.pages, known, self.budget, self.beyond());
         }
-        order.passing |= self.queue.goes_round();
-        assert!(order.fetch.contains(page), "{order:?} does not bring {page:#x}");
-        assert_eq!(order.fetch, order.fetch.within(area), "an order stays in its mapping");
-        assert!(!order.holds(page));
+        plan.probation |= self.queue.is_looping();
+        assert!(plan.fetch.contains(page), "{plan:?} does not bring {page:#x}");
+        assert_eq!(plan.fetch, plan.fetch.within(area), "an plan stays in its mapping");
+        assert!(!plan.has_marker(page));
         let began = self.now;
         match kind {
             Kind::FirstTouch => {
                 self.seen.faults_fresh += 1;
                 self.now += FRESH_FAULT_NS;
-                self.bring(order.fetch, &order, State::Untouched, Arrival::New, 0);
+                self.bring(plan.fetch, &plan, State::Untouched, Arrival::New, 0);
             }
-            Kind::Home => {
+            Kind::Stored => {
                 self.seen.faults_home += 1;
                 let soon = distance < self.budget - self.budget / 8;
-                let arrival = match (soon, order.passing) {
-                    _ if self.queue.goes_round() => {
-                        self.queue.in_round(if distance <= self.budget * 2 { distance } else { 0 })
+                let arrival = match (soon, plan.probation) {
+                    _ if self.queue.is_looping() => {
+                        self.queue.arrival_in_loop(if distance <= self.budget * 2 { distance } else { 0 })
                     }
                     (true, _) => Arrival::Reused,
-                    (false, true) => Arrival::Passing,
+                    (false, true) => Arrival::Probation,
                     (false, false) => Arrival::New,
                 };
                 self.now += u64::from(FAULT_NS);
-                self.bring(order.fetch, &order, State::Home, arrival, u64::from(PAGE_NS));
-                self.bring(order.fetch, &order, State::Staged, Arrival::New, 0);
+                self.bring(plan.fetch, &plan, State::Stored, arrival, u64::from(PAGE_NS));
+                self.bring(plan.fetch, &plan, State::Victim, Arrival::New, 0);
             }
-            Kind::Staged => {
+            Kind::Victim => {
                 self.seen.faults_staged += 1;
-                self.now += u64::from(STAGED_NS);
-                self.bring(order.fetch, &order, State::Staged, Arrival::Reused, 0);
+                self.now += u64::from(VICTIM_NS);
+                self.bring(plan.fetch, &plan, State::Victim, Arrival::Reused, 0);
             }
-            Kind::Held => {
-                self.seen.faults_held += 1;
-                self.now += u64::from(STAGED_NS);
+            Kind::Marker => {
+                self.seen.faults_on_markers += 1;
+                self.now += u64::from(VICTIM_NS);
                 self.pages[at].state = State::Mapped;
             }
-            Kind::Arriving => {
+            Kind::InFlight => {
                 self.seen.faults_arriving += 1;
-                self.now += u64::from(STAGED_NS);
+                self.now += u64::from(VICTIM_NS);
                 self.seen.waited_ns += entry.ready_at.saturating_sub(self.now);
                 self.now = self.now.max(entry.ready_at);
                 self.pages[at].state = State::Mapped;
             }
         }
-        let arrival = if order.passing { Arrival::Passing } else { Arrival::New };
-        for series in order.ahead {
+        let arrival = if plan.probation { Arrival::Probation } else { Arrival::New };
+        for series in plan.ahead {
             for n in 0..series.runs {
                 let run = series.run(n, area);
-                assert_eq!(run, run.within(area), "an order stays in its mapping");
-                self.bring_ahead(run, &order, arrival, began);
+                assert_eq!(run, run.within(area), "an plan stays in its mapping");
+                self.bring_ahead(run, &plan, arrival, began);
             }
         }
         if self.sampling {
-            self.hold_lost();
+            self.mark_lost();
         }
-        if self.pages[at].state == State::Held {
+        if self.pages[at].state == State::Marker {
             self.pages[at].state = State::Mapped;
         }
         // With a few pages of memory, fetching ahead may have evicted it again.
         if self.pages[at].state != State::Mapped {
-            self.bring(Run { first_page: page, pages: 1 }, &order, self.pages[at].state, Arrival::New, 0);
+            self.bring(Run { first_page: page, pages: 1 }, &plan, self.pages[at].state, Arrival::New, 0);
         }
     }
 
-    fn order(&mut self, fault: &Fault) -> FetchPlan {
-        let room = self.room();
+    fn plan(&mut self, fault: &Fault) -> FetchPlan {
+        let limits = self.limits();
         let largest = (self.budget / 2).max(1).ilog2() as u8;
         let fixed = match self.units {
             Units::Auto | Units::AutoAlone => {
                 let pages = &self.pages;
                 let here = |page: u64| {
                     let state = pages[(page - BASE) as usize].state;
-                    state == State::Mapped || state == State::Held
+                    state == State::Mapped || state == State::Marker
                 };
-                return self.sites.on_fault(fault, &room, here);
+                return self.sites.on_fault(fault, &limits, here);
             }
             Units::Fixed(log2) => log2,
             Units::Marked => self.marked.unit_log2(marked::Settings::paper(u64::from(self.budget))),
         };
         let fetch = unit_around(fault.page, fixed.min(largest)).within(fault.area);
-        if self.units == Units::Marked && fault.kind == Kind::Home {
+        if self.units == Units::Marked && fault.kind == Kind::Stored {
             let entry = &mut self.pages[(fetch.first_page - BASE) as usize];
             entry.section_run = self.marked.swapped_in(entry.section_run);
         }
-        FetchPlan { fetch, ahead: Default::default(), held: [NO_PAGE; HELD], mark: 0, passing: false }
+        FetchPlan { fetch, ahead: Default::default(), markers: [NO_PAGE; MARKERS], mark: 0, probation: false }
     }
 
     /// Maps the pages of `run` in state `from`.
-    fn bring(&mut self, run: Run, order: &FetchPlan, from: State, arrival: Arrival, page_ns: u64) {
+    fn bring(&mut self, run: Run, plan: &FetchPlan, from: State, arrival: Arrival, page_ns: u64) {
         let count = self.count(run, from);
-        if from != State::Staged {
+        if from != State::Victim {
             self.now += self.make_room(count);
         }
         let page_ns = if from == State::Untouched { FRESH_PAGE_NS } else { page_ns };
         self.now += u64::from(count) * page_ns;
-        if from == State::Home {
+        if from == State::Stored {
             self.seen.pages_in += u64::from(count);
         }
         let now = self.now;
-        self.map(run, order, from, arrival, |_| now);
+        self.map(run, plan, from, arrival, |_| now);
     }
 
     fn count(&self, run: Run, state: State) -> u32 {
@@ -349,7 +349,7 @@ impl Simulator {
         self.pages[first..first + run.pages as usize].iter().filter(|page| page.state == state).count() as u32
     }
 
-    fn map(&mut self, run: Run, order: &FetchPlan, from: State, arrival: Arrival, ready_at: impl Fn(u32) -> u64) {
+    fn map(&mut self, run: Run, plan: &FetchPlan, from: State, arrival: Arrival, ready_at: impl Fn(u32) -> u64) {
         let mut done = 0;
         // Small entries, so that a large unit is evicted piece by piece.
         let mut pieces: Vec<Run> = Vec::new();
@@ -358,14 +358,14 @@ impl Simulator {
             if entry.state != from {
                 continue;
             }
-            if from == State::Staged {
+            if from == State::Victim {
                 self.staged -= 1;
             } else {
                 self.in_memory += 1;
                 self.touched += u32::from(from == State::Untouched);
                 entry.dirty = from == State::Untouched;
                 entry.used = false;
-                entry.mark = order.mark;
+                entry.mark = plan.mark;
             }
             done += 1;
             match pieces.last_mut() {
@@ -373,28 +373,28 @@ impl Simulator {
                 _ => pieces.push(Run { first_page: page, pages: 1 }),
             }
             entry.ready_at = ready_at(done);
-            entry.state = if order.holds(page) && from == State::Home { State::Held } else { State::Mapped };
+            entry.state = if plan.has_marker(page) && from == State::Stored { State::Marker } else { State::Mapped };
         }
         if done == 0 {
             return;
         }
-        if from == State::Home && self.sampling {
-            self.what_if.brought(run, self.budget);
-            self.hold_lost();
+        if from == State::Stored && self.sampling {
+            self.what_if.fetched(run, self.budget);
+            self.mark_lost();
         }
         for piece in pieces {
-            let [passing, kept] = &self.rings;
-            let memory = Memory { passing, kept };
-            assert!(self.queue.arrived(memory, piece, arrival), "the ring is full");
+            let [probation, main] = &self.rings;
+            let memory = Memory { probation, main };
+            assert!(self.queue.enter(memory, piece, arrival), "the ring is full");
         }
     }
 
-    fn bring_ahead(&mut self, run: Run, order: &FetchPlan, arrival: Arrival, began: u64) {
+    fn bring_ahead(&mut self, run: Run, plan: &FetchPlan, arrival: Arrival, began: u64) {
         if self.units == Units::AutoAlone || run.pages == 0 {
             return;
         }
-        let count = self.count(run, State::Home);
-        self.map(run, order, State::Staged, Arrival::Passing, |_| began);
+        let count = self.count(run, State::Stored);
+        self.map(run, plan, State::Victim, Arrival::Probation, |_| began);
         if count == 0 {
             return;
         }
@@ -405,15 +405,15 @@ impl Simulator {
         self.seen.pages_ahead += u64::from(count);
         // Pages arrive in pieces of sixteen.
         let piece = |n: u32| start + u64::from(n.next_multiple_of(16).min(count)) * u64::from(AHEAD_PAGE_NS);
-        self.map(run, order, State::Home, arrival, piece);
+        self.map(run, plan, State::Stored, arrival, piece);
     }
 
     /// Marks pages as held that half the budget would have evicted.
-    fn hold_lost(&mut self) {
+    fn mark_lost(&mut self) {
         while let Some(page) = self.what_if.next_lost(self.budget) {
             let entry = &mut self.pages[(page - BASE) as usize];
             if entry.state == State::Mapped {
-                entry.state = State::Held;
+                entry.state = State::Marker;
             }
         }
     }
@@ -421,27 +421,27 @@ impl Simulator {
     /// Evicts until this number of pages fits, and returns the cost of write-back.
     fn make_room(&mut self, pages: u32) -> u64 {
         let mut cost = 0;
-        let [passing, kept] = &self.rings;
-        let memory = Memory { passing, kept };
+        let [probation, main] = &self.rings;
+        let memory = Memory { probation, main };
         let (mut idle, aside) = (0, self.aside());
         while self.in_memory + pages > self.budget && idle < 2 {
             idle += 1;
             while self.staged < aside {
-                let Some(run) = self.queue.next_to_stage(memory, aside) else { break };
+                let Some(run) = self.queue.next_victim(memory, aside) else { break };
                 let mut moved = 0;
                 for page in run.first_page..run.end_page() {
                     let entry = &mut self.pages[(page - BASE) as usize];
-                    if matches!(entry.state, State::Mapped | State::Held) {
-                        entry.state = State::Staged;
+                    if matches!(entry.state, State::Mapped | State::Marker) {
+                        entry.state = State::Victim;
                         moved += 1;
                     }
                 }
                 self.staged += moved;
                 if moved > 0 {
-                    if self.victims.len() >= passing.len() {
+                    if self.victims.len() >= probation.len() {
                         // Entries of units that returned.
                         let pages = &self.pages;
-                        let is_staged = |page: u64| pages[(page - BASE) as usize].state == State::Staged;
+                        let is_staged = |page: u64| pages[(page - BASE) as usize].state == State::Victim;
                         self.victims.retain(|run| (run.first_page..run.end_page()).any(is_staged));
                     }
                     self.victims.push_back(run);
@@ -452,8 +452,8 @@ impl Simulator {
                 idle = 0;
                 for page in run.first_page..run.end_page() {
                     let entry = &mut self.pages[(page - BASE) as usize];
-                    if entry.state == State::Staged {
-                        entry.state = State::Home;
+                    if entry.state == State::Victim {
+                        entry.state = State::Stored;
                         self.staged -= 1;
                         self.in_memory -= 1;
                         entry.left_at = self.left.tick();

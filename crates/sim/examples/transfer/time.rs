@@ -11,7 +11,7 @@ use crate::programs::Sequence;
 
 const AREA: Run = Run { first_page: 1 << 20, pages: 1 << 20 };
 
-const ROOM: Limits = Limits {
+const LIMITS: Limits = Limits {
     budget_pages: 16_384,
     life_pages: 16_384,
     fault_ns: 5000,
@@ -27,7 +27,7 @@ const FAULTS: u64 = 1_000_000;
 pub(super) fn decisions(out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "{:<12}{:>12}", "faults", "ns a fault")?;
     let mut random = Sequence(0);
-    decision("in order", |n| n, out)?;
+    decision("in plan", |n| n, out)?;
     decision("in steps", |n| n * 1000, out)?;
     decision("all over", |_| u64::from(random.below(AREA.pages)), out)
 }
@@ -37,8 +37,8 @@ fn decision(name: &str, mut way: impl FnMut(u64) -> u64, out: &mut impl Write) -
     let began = Instant::now();
     for n in 0..FAULTS {
         let page = AREA.first_page + way(n) % u64::from(AREA.pages);
-        let fault = Fault { site: n % 3, page, area: AREA, distance: 0, mark: 0, kind: Kind::Home };
-        black_box(sites.on_fault(&fault, &ROOM, |_| false));
+        let fault = Fault { site: n % 3, page, area: AREA, distance: 0, mark: 0, kind: Kind::Stored };
+        black_box(sites.on_fault(&fault, &LIMITS, |_| false));
     }
     writeln!(out, "{name:<12}{:>12}", began.elapsed().as_nanos() / u128::from(FAULTS))
 }

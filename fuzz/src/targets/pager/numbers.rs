@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use farmem_engine::PAGE_BYTES;
-use farmem_engine::pager::{Checksum, Crew, Machine, Pager};
+use farmem_engine::pager::{BatchWorker, Checksum, Machine, Pager};
 use farmem_engine::space::Page;
 
 /// Pages of the program.
@@ -48,7 +48,7 @@ pub struct Numbers {
     store: BTreeMap<Page, u64>,
     /// Memory of the I/O batches, and the number of completed ones.
     done: BTreeMap<u32, u64>,
-    flights: u64,
+    batches: u64,
 }
 
 impl Numbers {
@@ -65,7 +65,7 @@ impl Numbers {
             frames: 0,
             store: BTreeMap::new(),
             done: BTreeMap::new(),
-            flights: 0,
+            batches: 0,
         }
     }
 
@@ -95,7 +95,7 @@ impl Numbers {
         }
     }
 
-    pub fn copy_home(&mut self, from: Page, to: Page) {
+    pub fn copy_stored(&mut self, from: Page, to: Page) {
         let Some(content) = self.store.get(&from).copied() else { panic!("{from:?} is home and not in the store") };
         self.put(to, content);
         if self.lies.contains(&from) {
@@ -164,7 +164,7 @@ impl Machine for Numbers {
         pages
     }
 
-    fn give_zeros(&mut self, address: u64, pages: u32) -> u32 {
+    fn map_zeros(&mut self, address: u64, pages: u32) -> u32 {
         let first = index(address);
         let given = (0..pages).take_while(|more| {
             let at = first + *more as usize;
@@ -181,7 +181,7 @@ impl Machine for Numbers {
         (slot..slot + pages).for_each(|slot| self.fill(slot, 0));
     }
 
-    fn sum(&mut self, slot: u32) -> Checksum {
+    fn checksum(&mut self, slot: u32) -> Checksum {
         let Some(content) = self.slots[slot as usize] else { panic!("the sum of slot {slot}, which has no frame") };
         Checksum([content, !content])
     }
@@ -201,7 +201,7 @@ impl Machine for Numbers {
         self.frames -= 1;
     }
 
-    fn read_home(&mut self, page: Page, slot: u32, pages: u32) -> Result<(), Failure> {
+    fn read_store(&mut self, page: Page, slot: u32, pages: u32) -> Result<(), Failure> {
         self.carried(pages)?;
         for more in 0..pages {
             let page = page.plus(more);
@@ -211,7 +211,7 @@ impl Machine for Numbers {
         Ok(())
     }
 
-    fn write_home(&mut self, page: Page, slot: u32, pages: u32) -> Result<(), Failure> {
+    fn write_store(&mut self, page: Page, slot: u32, pages: u32) -> Result<(), Failure> {
         self.carried(pages)?;
         for more in 0..pages {
             let Some(content) = self.slots[(slot + more) as usize] else {
@@ -236,14 +236,14 @@ impl Machine for Numbers {
         }
     }
 
-    fn wait_for_arrival(&mut self, pager: &Pager<'_>) {
-        while pager.flights.is_waited_for() {
-            assert!(self.fly(pager), "somebody waits for what is not in the air");
+    fn wait_for_completion(&mut self, pager: &Pager<'_>) {
+        while pager.batches.is_oldest_running() {
+            assert!(self.run_batch(pager), "somebody waits for what is not in the air");
         }
     }
 
-    fn flight_failed(&mut self) -> Failure {
-        assert_eq!(self.fails_after, Some(0), "a flight failed, and the store did not");
+    fn batch_failed(&mut self) -> Failure {
+        assert_eq!(self.fails_after, Some(0), "a batch failed, and the store did not");
         Failure::Store
     }
 
@@ -254,20 +254,20 @@ impl Machine for Numbers {
 
 impl Numbers {
     /// masu's background work.
-    pub fn fly(&mut self, pager: &Pager<'_>) -> bool {
-        let number = self.flights;
-        let did = pager.flights.fly(self, number).unwrap_or(true);
-        self.flights += u64::from(did);
+    pub fn run_batch(&mut self, pager: &Pager<'_>) -> bool {
+        let number = self.batches;
+        let did = pager.batches.run_batch(self, number).unwrap_or(true);
+        self.batches += u64::from(did);
         did
     }
 }
 
-impl Crew for Numbers {
+impl BatchWorker for Numbers {
     type Trouble = Failure;
 
-    fn fetch(&mut self, page: Page, first: u32, sums: &mut [Checksum]) -> Result<(), Failure> {
-        self.carried(sums.len() as u32)?;
-        for (more, sum) in (0..).zip(sums) {
+    fn fetch(&mut self, page: Page, first: u32, checksums: &mut [Checksum]) -> Result<(), Failure> {
+        self.carried(checksums.len() as u32)?;
+        for (more, sum) in (0..).zip(checksums) {
             let page = page.plus(more);
             let Some(content) = self.store.get(&page).copied() else { panic!("{page:?} never went home") };
             self.done.insert(first + more, content);

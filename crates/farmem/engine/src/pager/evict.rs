@@ -19,27 +19,27 @@ use crate::units::Units;
 const PIECE_PAGES: u32 = 16;
 
 /// Least number of pages in the victim queue, once it has any.
-const LEAST_STAGED: u32 = 64;
+const MIN_VICTIMS: u32 = 64;
 
 /// Pages that the hand examines to find one in the program.
 const LOOKS: u64 = 1 << 20;
 
 impl Pager<'_> {
     fn queues(&self) -> Memory<'_> {
-        Memory { kept: self.queues[0], passing: self.queues[1] }
+        Memory { main: self.queues[0], probation: self.queues[1] }
     }
 
     /// Enters pages that came into the queues.
-    pub(super) fn line_up(&self, units: &mut Units<'_>, first: Page, pages: u32, arrival: Arrival) {
+    pub(super) fn enqueue(&self, units: &mut Units<'_>, first: Page, pages: u32, arrival: Arrival) {
         let start = self.space.address(first) / PAGE_BYTES;
         let mut next = 0;
         while next < pages {
             let piece = Run { first_page: start + u64::from(next), pages: (pages - next).min(PIECE_PAGES) };
             let replacement = &mut units.learned.replacement;
-            if !replacement.arrived(self.queues(), piece, arrival) {
+            if !replacement.enter(self.queues(), piece, arrival) {
                 // Full of pages that are not there any more. If the oldest is there still, the hand finds it.
-                let _ = replacement.next_to_stage(self.queues(), 0);
-                let _ = replacement.arrived(self.queues(), piece, arrival);
+                let _ = replacement.next_victim(self.queues(), 0);
+                let _ = replacement.enter(self.queues(), piece, arrival);
             }
             next += piece.pages;
         }
@@ -50,32 +50,32 @@ impl Pager<'_> {
     ///
     /// Nothing is evicted while frames are free; then the victim queue grows gradually to its share. So a program that
     /// fits in its budget never uses the victim queue.
-    pub(super) fn make_room<M: Machine>(&self, machine: &mut M, units: &mut Units<'_>, pages: u32, fresh: u32) {
+    pub(super) fn free_frames<M: Machine>(&self, machine: &mut M, units: &mut Units<'_>, pages: u32, fresh: u32) {
         let budget = self.budget_with(fresh);
         let fits = || self.frames_in_use().saturating_add(pages) <= budget.frames;
         if fits() {
             return;
         }
-        self.give_zeros_up(machine, units, pages, budget);
+        self.release_zero_pages(machine, units, pages, budget);
         if fits() {
             return;
         }
-        let step = pages.saturating_mul(2).max(LEAST_STAGED);
+        let step = pages.saturating_mul(2).max(MIN_VICTIMS);
         let most = (budget.frames - budget.aside).max(self.resident_pages().saturating_sub(step));
         // Pages that are pinned, or held by the kernel, stay, and come up again.
         let mut looks = self.resident_pages().saturating_mul(2).saturating_add(64);
         while self.resident_pages() > 0 && self.resident_pages().saturating_add(pages) > most && looks > 0 {
             looks -= 1;
-            let next = units.learned.replacement.next_to_stage(self.queues(), budget.aside);
-            let Some(run) = next.or_else(|| self.one_that_no_queue_knows()) else { break };
+            let next = units.learned.replacement.next_victim(self.queues(), budget.aside);
+            let Some(run) = next.or_else(|| self.next_unqueued()) else { break };
             if let Some(first) = self.space.page(run.first_page.wrapping_mul(PAGE_BYTES)) {
-                self.one_leaves(machine, units, first, run.pages);
+                self.evict_run(machine, units, first, run.pages);
             }
         }
     }
 
     /// Finds a page in the program, from the hand's last position in the table on.
-    fn one_that_no_queue_knows(&self) -> Option<Run> {
+    fn next_unqueued(&self) -> Option<Run> {
         let all = self.space.pages();
         let from = self.counters.get(Counter::Hand);
         let looked = (0..all.min(LOOKS)).map(|more| (from + more) % all);
@@ -89,7 +89,7 @@ impl Pager<'_> {
     }
 
     /// Moves a unit's pages to the victim queue, or to the end of their queue if that fails.
-    fn one_leaves<M: Machine>(&self, machine: &mut M, units: &mut Units<'_>, first: Page, pages: u32) {
+    fn evict_run<M: Machine>(&self, machine: &mut M, units: &mut Units<'_>, first: Page, pages: u32) {
         let may_go = |page: Page| {
             let entry = self.entry(page);
             entry.place() == Place::Resident && entry.pins() == 0
@@ -101,12 +101,12 @@ impl Pager<'_> {
             while next + run < pages && may_go(first.plus(next + run)) {
                 run += 1;
             }
-            let gone = if run > 0 { self.stage(machine, page, run) } else { 0 };
+            let gone = if run > 0 { self.evict(machine, page, run) } else { 0 };
             next += gone;
             if gone < run || run == 0 {
                 let stays = first.plus(next);
                 if self.entry(stays).place() == Place::Resident {
-                    self.line_up(units, stays, 1, Arrival::New);
+                    self.enqueue(units, stays, 1, Arrival::New);
                 }
                 next += 1;
             }
@@ -122,8 +122,8 @@ impl Pager<'_> {
                 let entry = self.entry(page);
                 match entry.place() {
                     Place::Resident => self.counters.sub(Counter::ResidentPages, 1),
-                    Place::Staged => self.ring.spare(entry.slot()),
-                    Place::Untouched | Place::Home => {}
+                    Place::Victim => self.victims.spare(entry.slot()),
+                    Place::Untouched | Place::Stored => {}
                 }
                 if entry != entry.only_pins() {
                     // A call in progress may still have pins here, and removes them later.
@@ -138,8 +138,8 @@ impl Pager<'_> {
         if let Some(page) = self.space.page_at_last(address)
             && self.entry(page).place() == Place::Untouched
         {
-            self.set(page, self.entry(page).at(Place::Resident).kept(false));
-            self.arrived(units, page, 1, Arrival::New);
+            self.set(page, self.entry(page).at(Place::Resident).with_copy(false));
+            self.mapped_in(units, page, 1, Arrival::New);
         }
     }
 
@@ -168,7 +168,7 @@ impl Pager<'_> {
     ///
     /// # Errors
     /// When the store has failed for good.
-    pub fn all_home<M: Machine>(
+    pub fn write_back_range<M: Machine>(
         &self,
         machine: &mut M,
         units: &mut Units<'_>,
@@ -182,7 +182,7 @@ impl Pager<'_> {
                 if failed.is_some() {
                     return;
                 }
-                match self.home_one(machine, units, page) {
+                match self.write_back_one(machine, units, page) {
                     Ok(true) => {}
                     Ok(false) => stay += 1,
                     Err(fatal) => failed = Some(fatal),
@@ -192,26 +192,26 @@ impl Pager<'_> {
         failed.map_or(Ok(stay), Err)
     }
 
-    fn home_one<M: Machine>(&self, machine: &mut M, units: &mut Units<'_>, page: Page) -> Result<bool, M::Fatal> {
+    fn write_back_one<M: Machine>(&self, machine: &mut M, units: &mut Units<'_>, page: Page) -> Result<bool, M::Fatal> {
         let entry = self.entry(page);
-        if entry.place() == Place::Resident && (entry.pins() > 0 || self.stage(machine, page, 1) == 0) {
+        if entry.place() == Place::Resident && (entry.pins() > 0 || self.evict(machine, page, 1) == 0) {
             return Ok(false);
         }
         let entry = self.entry(page);
-        if entry.place() == Place::Staged
-            && self.ring.slot(entry.slot()) == Slot::Holds(page)
+        if entry.place() == Place::Victim
+            && self.victims.slot(entry.slot()) == Slot::Holds(page)
             && !self.ends_as_zeros(machine, units, page, entry.slot())
         {
-            let sum = machine.sum(entry.slot());
-            if !(entry.is_kept() && self.sum(page) == sum) {
-                self.set_sum(page, sum);
-                machine.write_home(page, entry.slot(), 1)?;
+            let sum = machine.checksum(entry.slot());
+            if !(entry.has_copy() && self.checksum(page) == sum) {
+                self.set_checksum(page, sum);
+                machine.write_store(page, entry.slot(), 1)?;
                 self.counters.add(Counter::PagesOut, 1);
             }
-            self.ring.spare(entry.slot());
-            self.counters.add(Counter::HeldInVain, u64::from(entry.is_early() && entry.is_ordered()));
-            self.set(page, entry.at(Place::Home).kept(true).early(false).ordered(false));
-            units.left(self.space.address(page) / PAGE_BYTES);
+            self.victims.spare(entry.slot());
+            self.counters.add(Counter::MarkerMisses, u64::from(entry.is_marker() && entry.is_requested()));
+            self.set(page, entry.at(Place::Stored).with_copy(true).marker(false).requested(false));
+            units.evicted(self.space.address(page) / PAGE_BYTES);
         }
         Ok(true)
     }
@@ -220,7 +220,7 @@ impl Pager<'_> {
     ///
     /// # Errors
     /// When the store has failed for good.
-    pub fn staged_home<M: Machine>(
+    pub fn write_back_victims<M: Machine>(
         &self,
         machine: &mut M,
         units: &mut Units<'_>,
@@ -231,8 +231,8 @@ impl Pager<'_> {
         let mut failed = None;
         self.space.each_run(start, bytes, |first, pages| {
             for page in (0..pages).map(|more| first.plus(more)) {
-                if failed.is_none() && self.entry(page).place() == Place::Staged {
-                    failed = self.home_one(machine, units, page).err();
+                if failed.is_none() && self.entry(page).place() == Place::Victim {
+                    failed = self.write_back_one(machine, units, page).err();
                 }
             }
         });
@@ -262,15 +262,15 @@ impl Pager<'_> {
                 match entry.place() {
                     Place::Resident => {
                         self.set(there, self.entry(there).only_pins().at(Place::Resident));
-                        self.line_up(units, there, 1, Arrival::New);
+                        self.enqueue(units, there, 1, Arrival::New);
                     }
-                    Place::Home => {
+                    Place::Stored => {
                         copy(page, there);
-                        self.set_sum(there, self.sum(page));
-                        self.set(there, self.entry(there).only_pins().at(Place::Home).kept(true));
+                        self.set_checksum(there, self.checksum(page));
+                        self.set(there, self.entry(there).only_pins().at(Place::Stored).with_copy(true));
                     }
                     Place::Untouched => self.set(there, self.entry(there).of_zeros()),
-                    Place::Staged => {}
+                    Place::Victim => {}
                 }
                 self.set(page, entry.only_pins());
             }

@@ -146,7 +146,7 @@ impl<'a> VictimQueue<'a> {
     }
 
     /// Number of slots that can still enter at the head.
-    fn room(&self) -> u32 {
+    fn vacant_slots(&self) -> u32 {
         let used = self.head() - self.tail();
         saturated(u64::from(self.slots()).saturating_sub(used))
     }
@@ -182,16 +182,16 @@ impl Pager<'_> {
             if run.pages == 0 {
                 break;
             }
-            (run.slot..run.slot + run.pages).for_each(|slot| self.ring.put(slot, Slot::Spare));
+            (run.slot..run.slot + run.pages).for_each(|slot| self.victims.put(slot, Slot::Spare));
             runs[found] = run;
             (found, left) = (found + 1, left - run.pages);
         }
-        let tail = self.ring.tail();
-        while left > 0 && self.ring.tail() < self.ring.head() {
-            let slot = self.ring.index(self.ring.tail());
-            match self.ring.slot(slot) {
-                Slot::Empty => self.ring.advance_tail(1),
-                Slot::Holds(_) => self.send_home(machine, units, left)?,
+        let tail = self.victims.tail();
+        while left > 0 && self.victims.tail() < self.victims.head() {
+            let slot = self.victims.index(self.victims.tail());
+            match self.victims.slot(slot) {
+                Slot::Empty => self.victims.advance_tail(1),
+                Slot::Holds(_) => self.write_back(machine, units, left)?,
                 Slot::Spare => {
                     let last = found.checked_sub(1).map(|last| &mut runs[last]);
                     match last.filter(|run| run.slot + run.pages == slot) {
@@ -202,7 +202,7 @@ impl Pager<'_> {
                             found += 1;
                         }
                     }
-                    self.ring.advance_tail(1);
+                    self.victims.advance_tail(1);
                     left -= 1;
                 }
             }
@@ -212,7 +212,7 @@ impl Pager<'_> {
             // program.
             self.counters.add(Counter::FramesBeyond, 1);
             let run = self.claim_vacant(1);
-            (run.slot..run.slot + run.pages).for_each(|slot| self.ring.put(slot, Slot::Spare));
+            (run.slot..run.slot + run.pages).for_each(|slot| self.victims.put(slot, Slot::Spare));
             (runs[0], found) = (run, 1);
         }
         Ok(Frames { runs, found, tail })
@@ -224,49 +224,50 @@ impl Pager<'_> {
     /// the head: its content stays, as if it had just arrived, until holes are at the tail.
     fn claim_vacant(&self, pages: u32) -> Run {
         // Two rounds are more than needed; the bound holds for any values that the program may have written here.
-        for _ in 0..2 * u64::from(self.ring.slots()) {
-            if self.ring.room() >= pages {
+        for _ in 0..2 * u64::from(self.victims.slots()) {
+            if self.victims.vacant_slots() >= pages {
                 break;
             }
-            let is_hole = self.ring.slot(self.ring.index(self.ring.tail())) == Slot::Empty;
-            let is_passed_over = !is_hole && self.ring.room() == 0 && self.ring.frames() < self.ring.slots();
+            let is_hole = self.victims.slot(self.victims.index(self.victims.tail())) == Slot::Empty;
+            let is_passed_over =
+                !is_hole && self.victims.vacant_slots() == 0 && self.victims.frames() < self.victims.slots();
             if !is_hole && !is_passed_over {
                 break;
             }
-            self.ring.advance_tail(1);
-            self.ring.advance_head(u32::from(is_passed_over));
+            self.victims.advance_tail(1);
+            self.victims.advance_head(u32::from(is_passed_over));
         }
-        let run = self.ring.vacant(pages.min(self.ring.room()));
-        self.ring.advance_head(run.pages);
+        let run = self.victims.vacant(pages.min(self.victims.vacant_slots()));
+        self.victims.advance_head(run.pages);
         run
     }
 
     /// Returns unused frames: they are still free, and lie at the tail again, with holes between them.
     pub(super) fn give_back(&self, frames: &Frames) {
         let mut slots = frames.runs().flat_map(|run| run.slot..run.slot + run.pages);
-        if slots.any(|slot| self.ring.slot(slot) != Slot::Empty) {
-            self.ring.ends[0].store(frames.tail, Relaxed);
+        if slots.any(|slot| self.victims.slot(slot) != Slot::Empty) {
+            self.victims.ends[0].store(frames.tail, Relaxed);
         }
     }
 
     /// Writes pages at the tail back to the store, at most `most` and only consecutive ones; their frames become spare.
     /// Pages of zeros are not written.
-    fn send_home<M: Machine>(&self, machine: &mut M, units: &mut Units<'_>, most: u32) -> Result<(), M::Fatal> {
-        let slot = self.ring.index(self.ring.tail());
-        let Slot::Holds(first) = self.ring.slot(slot) else { return Ok(()) };
-        let end = self.ring.slots().min(slot.saturating_add(most).saturating_add(15));
+    fn write_back<M: Machine>(&self, machine: &mut M, units: &mut Units<'_>, most: u32) -> Result<(), M::Fatal> {
+        let slot = self.victims.index(self.victims.tail());
+        let Slot::Holds(first) = self.victims.slot(slot) else { return Ok(()) };
+        let end = self.victims.slots().min(slot.saturating_add(most).saturating_add(15));
         let mut pages = 1;
-        while slot + pages < end && self.ring.slot(slot + pages) == Slot::Holds(first.plus(pages)) {
+        while slot + pages < end && self.victims.slot(slot + pages) == Slot::Holds(first.plus(pages)) {
             pages += 1;
         }
         // The changed pages, in runs: handed over to masu, as far as batches are free.
         let mut from = 0;
         for more in 0..=pages {
             let changed = more < pages && !self.ends_as_zeros(machine, units, first.plus(more), slot + more) && {
-                let (page, sum) = (first.plus(more), machine.sum(slot + more));
-                let same = self.entry(page).is_kept() && self.sum(page) == sum;
+                let (page, sum) = (first.plus(more), machine.checksum(slot + more));
+                let same = self.entry(page).has_copy() && self.checksum(page) == sum;
                 if !same {
-                    self.set_sum(page, sum);
+                    self.set_checksum(page, sum);
                 }
                 !same
             };
@@ -276,7 +277,7 @@ impl Pager<'_> {
                     let run = (first.plus(from), more - from);
                     let taken = if background { self.hand_over(machine, run, slot + from) } else { 0 };
                     if taken < run.1 {
-                        machine.write_home(run.0.plus(taken), slot + from + taken, run.1 - taken)?;
+                        machine.write_store(run.0.plus(taken), slot + from + taken, run.1 - taken)?;
                     }
                     self.counters.add(Counter::PagesOut, run.1.into());
                 }
@@ -289,18 +290,18 @@ impl Pager<'_> {
             if entry.is_of_zeros() {
                 continue;
             }
-            debug_assert_eq!(entry.place(), Place::Staged);
-            self.counters.add(Counter::HeldInVain, u64::from(entry.is_early() && entry.is_ordered()));
-            let is_handed_over = units.costs.ahead_page_ns > 0 && self.flights.have(page);
-            self.set(page, entry.at(Place::Home).kept(true).early(false).ordered(is_handed_over));
-            units.left(self.space.address(page) / PAGE_BYTES);
-            self.ring.put(slot + more, Slot::Spare);
+            debug_assert_eq!(entry.place(), Place::Victim);
+            self.counters.add(Counter::MarkerMisses, u64::from(entry.is_marker() && entry.is_requested()));
+            let is_handed_over = units.costs.ahead_page_ns > 0 && self.batches.have(page);
+            self.set(page, entry.at(Place::Stored).with_copy(true).marker(false).requested(is_handed_over));
+            units.evicted(self.space.address(page) / PAGE_BYTES);
+            self.victims.put(slot + more, Slot::Spare);
         }
         Ok(())
     }
 
     /// Moves pages of the program to the head of the victim queue. Returns the number moved, from the first on.
-    pub(super) fn stage<M: Machine>(&self, machine: &mut M, first: Page, pages: u32) -> u32 {
+    pub(super) fn evict<M: Machine>(&self, machine: &mut M, first: Page, pages: u32) -> u32 {
         let mut gone = 0;
         while gone < pages {
             let run = self.claim_vacant(pages - gone);
@@ -311,8 +312,8 @@ impl Pager<'_> {
             let moved = machine.move_out(self.space.address(from), run.slot, run.pages);
             for more in 0..moved {
                 let page = from.plus(more);
-                self.set(page, self.entry(page).staged(run.slot + more));
-                self.ring.put(run.slot + more, Slot::Holds(page));
+                self.set(page, self.entry(page).in_slot(run.slot + more));
+                self.victims.put(run.slot + more, Slot::Holds(page));
             }
             gone += moved;
             if moved < run.pages {

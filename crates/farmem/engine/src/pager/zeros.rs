@@ -4,7 +4,7 @@
 //! that loops over its memory keeps most of it, these pages included. Such pages are frequent where a program allocates
 //! more than it touches, as at the ends of arrays.
 
-use super::{Come, Machine, Pager, Source, Unit};
+use super::{Incoming, Machine, Pager, Source, Unit};
 use crate::PAGE_BYTES;
 use crate::budget::Budget;
 use crate::cast::fits;
@@ -32,16 +32,22 @@ impl Pager<'_> {
         let zeros = machine.is_zeros(slot);
         if zeros {
             let entry = self.entry(page);
-            self.counters.add(Counter::HeldInVain, u64::from(entry.is_early() && entry.is_ordered()));
+            self.counters.add(Counter::MarkerMisses, u64::from(entry.is_marker() && entry.is_requested()));
             self.set(page, entry.of_zeros());
-            self.ring.spare(slot);
-            units.left(self.space.address(page) / PAGE_BYTES);
+            self.victims.spare(slot);
+            units.evicted(self.space.address(page) / PAGE_BYTES);
         }
         zeros
     }
 
     /// Releases the frames of pages of zeros, until `pages` more pages fit, or the limit of the search is reached.
-    pub(super) fn give_zeros_up<M: Machine>(&self, machine: &mut M, units: &mut Units<'_>, pages: u32, budget: Budget) {
+    pub(super) fn release_zero_pages<M: Machine>(
+        &self,
+        machine: &mut M,
+        units: &mut Units<'_>,
+        pages: u32,
+        budget: Budget,
+    ) {
         let (looked, touched) = (self.counters.get(Counter::ZeroLooks), self.counters.get(Counter::TouchedPagesPeak));
         let mut left = zeros_to_look_for(budget.frames, budget.beyond, looked, touched) as usize;
         let all = self.space.pages();
@@ -64,12 +70,12 @@ impl Pager<'_> {
             self.counters.add(Counter::ZeroLooks, found as u64);
             let seem = machine.seem_zeros(&addresses[..found]);
             for (number, page) in these.into_iter().take(found).enumerate() {
-                if seem >> number & 1 == 1 && self.stage(machine, page, 1) == 1 {
+                if seem >> number & 1 == 1 && self.evict(machine, page, 1) == 1 {
                     let slot = self.entry(page).slot();
                     // A page with other content stays in the victim queue.
                     if self.ends_as_zeros(machine, units, page, slot) {
                         machine.drop_frame(slot);
-                        self.ring.emptied(slot, 1);
+                        self.victims.emptied(slot, 1);
                     }
                 }
             }
@@ -83,7 +89,7 @@ impl Pager<'_> {
 
     /// Whether the page is in the store only, or of zeros.
     pub(super) fn is_away(&self, page: Page) -> bool {
-        self.is_at_home(page) || self.entry(page).is_of_zeros()
+        self.is_stored(page) || self.entry(page).is_of_zeros()
     }
 
     /// Fetches consecutive pages that are all in the store only, or all of zeros.
@@ -92,12 +98,12 @@ impl Pager<'_> {
         machine: &mut M,
         units: &mut Units<'_>,
         unit: Unit,
-        come: Come,
+        incoming: Incoming,
     ) -> Result<(), M::Fatal> {
         if self.entry(unit.0).is_of_zeros() {
-            self.zeros(machine, units, unit, come.arrival)?;
+            self.zeros(machine, units, unit, incoming.arrival)?;
         } else {
-            self.fetch_run(machine, units, unit, come, Source::Store)?;
+            self.fetch_run(machine, units, unit, incoming, Source::Store)?;
         }
         Ok(())
     }

@@ -24,13 +24,13 @@ const LEVELS: usize = 9;
 
 /// The expected used share of the smallest half before any sample, and the loss per level above it.
 const GUESS: u32 = ONE * 3 / 4;
-const GUESS_KEEPS: (u32, u32) = (7, 8);
+const GUESS_DECAY: (u32, u32) = (7, 8);
 
 /// Samples after which the mean moves by a fixed share.
 const LONGEST_MEMORY: u32 = 20;
 
 /// Unit of the saved share: this number of [`ONE`]ths.
-const KEPT_PART: u16 = 16;
+const SAVED_PART: u16 = 16;
 
 /// Neighbourhood of a site. All zeros: nothing known.
 #[derive(Clone, Copy, Debug)]
@@ -45,21 +45,21 @@ impl Density {
     pub(super) const UNKNOWN: Density = Density { used: [0; LEVELS], samples: [0; LEVELS] };
 
     /// Largest weight of an earlier run, in samples of this one.
-    pub(super) const MOST_KEPT: u8 = 10;
+    pub(super) const MAX_SAVED: u8 = 10;
 
     /// Used share of levels 1 to 8 in parts of 256, and its number of samples.
-    pub(super) fn kept(&self) -> ([u8; LEVELS - 1], [u8; LEVELS - 1]) {
+    pub(super) fn saved(&self) -> ([u8; LEVELS - 1], [u8; LEVELS - 1]) {
         // A share of one is saved as the largest below it.
-        let of = |n: usize| saturated(self.used[n + 1] / KEPT_PART);
-        (core::array::from_fn(of), core::array::from_fn(|n| self.samples[n + 1].min(Density::MOST_KEPT)))
+        let of = |n: usize| saturated(self.used[n + 1] / SAVED_PART);
+        (core::array::from_fn(of), core::array::from_fn(|n| self.samples[n + 1].min(Density::MAX_SAVED)))
     }
 
     /// Restores a saved neighbourhood.
-    pub(super) fn of_kept(used: [u8; LEVELS - 1], samples: [u8; LEVELS - 1]) -> Density {
+    pub(super) fn of_saved(used: [u8; LEVELS - 1], samples: [u8; LEVELS - 1]) -> Density {
         let mut density = Density::UNKNOWN;
         for (n, (used, samples)) in used.into_iter().zip(samples).enumerate() {
-            density.used[n + 1] = u16::from(used) * KEPT_PART;
-            density.samples[n + 1] = samples.min(Density::MOST_KEPT);
+            density.used[n + 1] = u16::from(used) * SAVED_PART;
+            density.samples[n + 1] = samples.min(Density::MAX_SAVED);
         }
         density
     }
@@ -82,7 +82,7 @@ impl Density {
     pub(super) fn share(&self, level: u8) -> u32 {
         let mut share = GUESS;
         for n in 1..=usize::from(level).min(LEVELS - 1) {
-            share = if self.samples[n] > 0 { u32::from(self.used[n]) } else { share * GUESS_KEEPS.0 / GUESS_KEEPS.1 };
+            share = if self.samples[n] > 0 { u32::from(self.used[n]) } else { share * GUESS_DECAY.0 / GUESS_DECAY.1 };
         }
         share
     }
@@ -102,7 +102,7 @@ impl Density {
                 share = if self.samples[level] > 0 {
                     u32::from(self.used[level])
                 } else {
-                    share * GUESS_KEEPS.0 / GUESS_KEEPS.1
+                    share * GUESS_DECAY.0 / GUESS_DECAY.1
                 };
                 // The uncertain part is not counted: one standard deviation of a mean with this memory.
                 let doubt = (share * (ONE - share.min(ONE)) / (2 * LONGEST_MEMORY)).isqrt();

@@ -4,18 +4,18 @@
 //! Two rings over memory of the caller:
 //!
 //! ```text
-//!   arrived ──► passing ──┐                              came back: `arrived` again, as re-used
-//!          └──► kept ─────┴──► the caller's victim queue
-//!                 ▲  │
-//!                 └──┘ re-used units go round once more, mapped all the time
+//!   enter ──► probation ──┐                              came back: `enter` again, as re-used
+//!        └──► main ───────┴──► the caller's victim queue
+//!              ▲  │
+//!              └──┘ re-used units stay for one more round, mapped all the time
 //! ```
 //!
-//! - `kept` (main): first in, first out. A re-used unit gets another round for each time it came back, at most three.
-//! - `passing` (probation): units of streams, which are not needed for long ([`FetchPlan::passing`](super::site::FetchPlan)).
+//! - `main`: first in, first out. A re-used unit gets another round for each time it came back, at most three.
+//! - `probation`: units of streams, which are not needed for long ([`FetchPlan::probation`](super::site::FetchPlan)).
 //!   They leave first, once there are more of them than their share. So a scan over everything does not evict the pages
 //!   in repeated use. In a loop over more than memory holds, a part stays and is hit, where a single queue would miss
-//!   everything. One passing unit in 32 goes to `kept`, so that unused units there leave in the end. While most fetched
-//!   pages were not gone for long, the program **goes round** in more than memory holds: then every unit is on
+//!   everything. One unit in 32 on probation goes to `main`, so that unused units there leave in the end. While most fetched
+//!   pages were not gone for long, the program **loops** over more than memory holds: then every unit is on
 //!   probation, regardless of its site, and one in eight is kept.
 //! - The victim queue (`pager/victim_queue.rs`): unmapped and still in memory. A fault there costs no transfer, and shows
 //!   that the unit is re-used.
@@ -23,7 +23,7 @@
 //! Published relatives: Yang et al., "FIFO queues are all you need for cache eviction" (S3-FIFO), SOSP 2023, a small
 //! queue before a large one; Zhang et al., "SIEVE is simpler than LRU", NSDI 2024; Qureshi et al., "Adaptive insertion
 //! policies for high performance caching", ISCA 2007, the one in 32. We differ: hits are not seen. Only a fault in the
-//! victim queue shows one, and the site that fetched a unit decides whether it is passing.
+//! victim queue shows one, and the site that fetched a unit decides whether it is on probation.
 //!
 //! An entry is a hint, the page's own state decides: pages of a unit that came back or were unmapped stay in its entry,
 //! and the caller skips pages that are not where the ring has them. So the rings are never searched for an entry.
@@ -43,18 +43,18 @@ pub const ENTRY_PAGES: u32 = 1 << PAGES_BITS;
 /// Rounds of a re-used unit after its first.
 const MOST_ROUNDS: u8 = 3;
 
-/// One passing unit in this number is kept; the second figure applies while the program goes round.
-const KEEP_ONE_IN: u32 = 32;
-const KEEP_ONE_IN_A_LOOP: u32 = 8;
+/// One unit on probation in this number enters the main queue; the second figure applies while the program loops.
+const MAIN_ONE_IN: u32 = 32;
+const MAIN_ONE_IN_LOOP: u32 = 8;
 
 /// Memory of the rings: words of the shared segment that only the holder of the lock changes. With as many entries per
 /// ring as the budget has pages, no push can fail in practice.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory<'a> {
     /// Units of streams.
-    pub passing: &'a [AtomicU64],
+    pub probation: &'a [AtomicU64],
     /// All other mapped units.
-    pub kept: &'a [AtomicU64],
+    pub main: &'a [AtomicU64],
 }
 
 /// Positions in one ring.
@@ -104,7 +104,7 @@ pub enum Arrival {
     /// Fetched from the store, or touched for the first time.
     New,
     /// Brought for a stream.
-    Passing,
+    Probation,
     /// Back from the victim queue; or soon back from the store.
     Reused,
 }
@@ -113,11 +113,11 @@ pub enum Arrival {
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct Replacement {
-    passing: Ring,
-    kept: Ring,
+    probation: Ring,
+    main: Ring,
     unused_words: [u64; 2],
-    /// Number of passing units so far.
-    passed: u32,
+    /// Number of units on probation so far.
+    probation_units: u32,
     /// Part of the recently fetched pages that had not been gone for long, in 65536ths.
     known: u32,
     /// Number of evictions while those pages were gone.
@@ -125,7 +125,7 @@ pub struct Replacement {
     unused: u32,
 }
 
-/// Target size of the victim queue, in pages, freed before a fetch; also the number of mapped passing pages above which
+/// Target size of the victim queue, in pages, freed before a fetch; also the number of mapped pages on probation above which
 /// they leave first. An eighth of memory each. A program with fewer pages `beyond` its budget gets only that number:
 /// all of these pages go round, and each queue's share reduces the pages that could stay.
 pub fn aside_pages(budget_pages: u32, beyond_pages: u32) -> u32 {
@@ -157,7 +157,7 @@ impl Replacement {
     ///
     /// Nothing is concluded for a program of more than one and a half times its memory: the pages that it uses
     /// repeatedly would pass as well.
-    pub fn comes(&mut self, pages: u32, distance: u32, budget_pages: u32, beyond_pages: u32) {
+    pub fn fetched(&mut self, pages: u32, distance: u32, budget_pages: u32, beyond_pages: u32) {
         if beyond_pages > budget_pages / 2 {
             self.known = 0;
             return;
@@ -172,54 +172,54 @@ impl Replacement {
         }
     }
 
-    /// Arrival class of a page with a known distance while the program goes round: a page that is missed much sooner
+    /// Arrival class of a page with a known distance while the program loops: a page that is missed much sooner
     /// than usual is kept.
-    pub fn in_round(&self, distance: u32) -> Arrival {
-        if distance > 0 && distance < self.usual / 2 { Arrival::Reused } else { Arrival::Passing }
+    pub fn arrival_in_loop(&self, distance: u32) -> Arrival {
+        if distance > 0 && distance < self.usual / 2 { Arrival::Reused } else { Arrival::Probation }
     }
 
-    /// Whether the program goes round in more than memory holds, but not in much more.
-    pub fn goes_round(&self) -> bool {
+    /// Whether the program loops over more than memory holds, but not over much more.
+    pub fn is_looping(&self) -> bool {
         self.known > 1 << 15
     }
 
     /// Pages fetched during the stay of a page that is not kept.
     pub fn life_pages(&self, budget_pages: u32, aside_pages: u32) -> u32 {
-        if self.goes_round() { aside_pages.saturating_mul(2) } else { budget_pages }
+        if self.is_looping() { aside_pages.saturating_mul(2) } else { budget_pages }
     }
 
     /// Enters a run that was mapped, left unmapped, or is in flight. False: the ring is full, and a run must leave
     /// first. A run longer than [`ENTRY_PAGES`] is refused.
-    pub fn arrived(&mut self, memory: Memory<'_>, run: Run, arrival: Arrival) -> bool {
+    pub fn enter(&mut self, memory: Memory<'_>, run: Run, arrival: Arrival) -> bool {
         match arrival {
-            Arrival::New => self.kept.push(memory.kept, run, 0),
-            Arrival::Reused => self.kept.push(memory.kept, run, 1),
-            Arrival::Passing => {
-                self.passed = self.passed.wrapping_add(1);
-                let one_in = if self.goes_round() { KEEP_ONE_IN_A_LOOP } else { KEEP_ONE_IN };
-                if self.passed.is_multiple_of(one_in) {
-                    self.kept.push(memory.kept, run, 0)
+            Arrival::New => self.main.push(memory.main, run, 0),
+            Arrival::Reused => self.main.push(memory.main, run, 1),
+            Arrival::Probation => {
+                self.probation_units = self.probation_units.wrapping_add(1);
+                let one_in = if self.is_looping() { MAIN_ONE_IN_LOOP } else { MAIN_ONE_IN };
+                if self.probation_units.is_multiple_of(one_in) {
+                    self.main.push(memory.main, run, 0)
                 } else {
-                    self.passing.push(memory.passing, run, 0)
+                    self.probation.push(memory.probation, run, 0)
                 }
             }
         }
     }
 
     /// Next run to be unmapped. The caller moves its mapped pages to the victim queue.
-    pub fn next_to_stage(&mut self, memory: Memory<'_>, aside_pages: u32) -> Option<Run> {
-        if self.passing.pages > u64::from(aside_pages)
-            && let Some((run, _)) = self.passing.pop(memory.passing)
+    pub fn next_victim(&mut self, memory: Memory<'_>, aside_pages: u32) -> Option<Run> {
+        if self.probation.pages > u64::from(aside_pages)
+            && let Some((run, _)) = self.probation.pop(memory.probation)
         {
             return Some(run);
         }
-        // Each entry goes round three times at most, so this ends.
-        while let Some((run, rounds)) = self.kept.pop(memory.kept) {
-            if rounds == 0 || !self.kept.push(memory.kept, run, rounds - 1) {
+        // Each entry gets three more rounds at most, so this ends.
+        while let Some((run, rounds)) = self.main.pop(memory.main) {
+            if rounds == 0 || !self.main.push(memory.main, run, rounds - 1) {
                 return Some(run);
             }
         }
-        self.passing.pop(memory.passing).map(|(run, _)| run)
+        self.probation.pop(memory.probation).map(|(run, _)| run)
     }
 }
 
@@ -230,8 +230,8 @@ mod tests {
 
     fn with_rings<R>(capacity: usize, test: impl FnOnce(&mut Replacement, Memory<'_>) -> R) -> R {
         let ring = || (0..capacity).map(|_| AtomicU64::new(0)).collect::<Vec<_>>();
-        let (passing, kept) = (ring(), ring());
-        test(&mut Replacement::default(), Memory { passing: &passing, kept: &kept })
+        let (probation, main) = (ring(), ring());
+        test(&mut Replacement::default(), Memory { probation: &probation, main: &main })
     }
 
     fn run(first_page: u64, pages: u32) -> Run {
@@ -242,21 +242,21 @@ mod tests {
     fn units_leave_in_the_order_in_which_they_came() {
         with_rings(8, |queue, memory| {
             for n in 0..3 {
-                assert!(queue.arrived(memory, run(n * 16, 16), Arrival::New));
+                assert!(queue.enter(memory, run(n * 16, 16), Arrival::New));
             }
             for n in 0..3 {
-                assert_eq!(queue.next_to_stage(memory, 8), Some(run(n * 16, 16)));
+                assert_eq!(queue.next_victim(memory, 8), Some(run(n * 16, 16)));
             }
-            assert_eq!(queue.next_to_stage(memory, 8), None);
+            assert_eq!(queue.next_victim(memory, 8), None);
         });
     }
 
     #[test]
     fn a_reused_unit_gets_a_second_round() {
         with_rings(8, |queue, memory| {
-            queue.arrived(memory, run(0, 1), Arrival::Reused);
-            queue.arrived(memory, run(1, 1), Arrival::New);
-            let order: Vec<_> = (0..2).map(|_| queue.next_to_stage(memory, 8).unwrap().first_page).collect();
+            queue.enter(memory, run(0, 1), Arrival::Reused);
+            queue.enter(memory, run(1, 1), Arrival::New);
+            let order: Vec<_> = (0..2).map(|_| queue.next_victim(memory, 8).unwrap().first_page).collect();
             assert_eq!(order, [1, 0]);
         });
     }
@@ -264,12 +264,12 @@ mod tests {
     #[test]
     fn a_scan_leaves_before_what_was_there() {
         with_rings(64, |queue, memory| {
-            queue.arrived(memory, run(1000, 16), Arrival::New);
+            queue.enter(memory, run(1000, 16), Arrival::New);
             for n in 0..20 {
-                queue.arrived(memory, run(n, 1), Arrival::Passing);
+                queue.enter(memory, run(n, 1), Arrival::Probation);
             }
-            // Eight may be passing: 20 are, so twelve leave first, then the kept one.
-            let left: Vec<_> = (0..13).map(|_| queue.next_to_stage(memory, 8).unwrap().first_page).collect();
+            // Eight may be on probation: 20 are, so twelve leave first, then the one of the main queue.
+            let left: Vec<_> = (0..13).map(|_| queue.next_victim(memory, 8).unwrap().first_page).collect();
             assert_eq!(left[..12], (0..12).collect::<Vec<_>>());
             assert_eq!(left[12], 1000);
         });
@@ -279,13 +279,13 @@ mod tests {
     fn what_is_kept_for_nothing_leaves_in_the_end_even_if_nothing_but_streams_come() {
         with_rings(512, |queue, memory| {
             for n in 0..48 {
-                queue.arrived(memory, run(10_000 + n, 1), Arrival::New);
+                queue.enter(memory, run(10_000 + n, 1), Arrival::New);
             }
             let mut left = Vec::new();
             for n in 0..4000 {
-                queue.arrived(memory, run(n, 1), Arrival::Passing);
+                queue.enter(memory, run(n, 1), Arrival::Probation);
                 if n >= 16 {
-                    left.extend(queue.next_to_stage(memory, 8).map(|r| r.first_page).filter(|page| *page >= 10_000));
+                    left.extend(queue.next_victim(memory, 8).map(|r| r.first_page).filter(|page| *page >= 10_000));
                 }
             }
             assert_eq!(left.len(), 48);
@@ -324,14 +324,14 @@ mod tests {
                     }
                     came += u64::from(UNIT);
                     while mapped.len() >= most {
-                        let gone = queue.next_to_stage(memory, aside).unwrap();
+                        let gone = queue.next_victim(memory, aside).unwrap();
                         assert!(mapped.remove(&gone.first_page));
                     }
                     if is_told && round > 0 {
-                        queue.comes(UNIT, 200, BUDGET, 200);
+                        queue.fetched(UNIT, 200, BUDGET, 200);
                     }
-                    let arrival = if queue.goes_round() { queue.in_round(200) } else { Arrival::New };
-                    assert!(queue.arrived(memory, run(page, UNIT), arrival));
+                    let arrival = if queue.is_looping() { queue.arrival_in_loop(200) } else { Arrival::New };
+                    assert!(queue.enter(memory, run(page, UNIT), arrival));
                     mapped.insert(page);
                 }
             }
@@ -350,30 +350,30 @@ mod tests {
     #[test]
     fn nothing_is_concluded_of_a_program_with_much_more_than_its_memory() {
         let mut queue = Replacement::default();
-        (0..100).for_each(|_| queue.comes(64, 700, 1000, 500));
-        assert!(queue.goes_round());
-        assert_eq!((queue.life_pages(1000, 125), queue.in_round(700)), (250, Arrival::Passing));
-        assert_eq!(queue.in_round(100), Arrival::Reused, "missed much sooner than the rest");
-        queue.comes(64, 700, 1000, 501);
-        assert!(!queue.goes_round());
+        (0..100).for_each(|_| queue.fetched(64, 700, 1000, 500));
+        assert!(queue.is_looping());
+        assert_eq!((queue.life_pages(1000, 125), queue.arrival_in_loop(700)), (250, Arrival::Probation));
+        assert_eq!(queue.arrival_in_loop(100), Arrival::Reused, "missed much sooner than the rest");
+        queue.fetched(64, 700, 1000, 501);
+        assert!(!queue.is_looping());
         assert_eq!(queue.life_pages(1000, 125), 1000);
         // Pages that were gone for long are no round either.
-        (0..100).for_each(|_| queue.comes(64, 0, 1000, 500));
-        assert!(!queue.goes_round());
+        (0..100).for_each(|_| queue.fetched(64, 0, 1000, 500));
+        assert!(!queue.is_looping());
     }
 
     #[test]
     fn a_full_ring_refuses_instead_of_losing_something() {
         with_rings(2, |queue, memory| {
-            assert!(queue.arrived(memory, run(0, 1), Arrival::New));
-            assert!(queue.arrived(memory, run(1, 1), Arrival::New));
-            assert!(!queue.arrived(memory, run(2, 1), Arrival::New));
-            assert_eq!(queue.next_to_stage(memory, 8), Some(run(0, 1)));
-            assert!(queue.arrived(memory, run(2, 1), Arrival::New));
+            assert!(queue.enter(memory, run(0, 1), Arrival::New));
+            assert!(queue.enter(memory, run(1, 1), Arrival::New));
+            assert!(!queue.enter(memory, run(2, 1), Arrival::New));
+            assert_eq!(queue.next_victim(memory, 8), Some(run(0, 1)));
+            assert!(queue.enter(memory, run(2, 1), Arrival::New));
         });
         with_rings(0, |queue, memory| {
-            assert!(!queue.arrived(memory, run(0, 1), Arrival::New));
-            assert_eq!(queue.next_to_stage(memory, 8), None);
+            assert!(!queue.enter(memory, run(0, 1), Arrival::New));
+            assert_eq!(queue.next_victim(memory, 8), None);
         });
     }
 
@@ -382,10 +382,10 @@ mod tests {
     fn positions_that_the_program_wrote_over_lead_to_some_unit_and_not_beyond_the_ring() {
         with_rings(4, |queue, memory| {
             for head in [4, u32::MAX] {
-                queue.kept = Ring { head, len: u32::MAX, pages: u64::MAX };
-                assert!(queue.next_to_stage(memory, 8).is_some());
-                queue.kept = Ring { head, len: 3, pages: u64::MAX };
-                assert!(queue.arrived(memory, run(1, 1), Arrival::Reused));
+                queue.main = Ring { head, len: u32::MAX, pages: u64::MAX };
+                assert!(queue.next_victim(memory, 8).is_some());
+                queue.main = Ring { head, len: 3, pages: u64::MAX };
+                assert!(queue.enter(memory, run(1, 1), Arrival::Reused));
             }
         });
     }
@@ -399,14 +399,14 @@ mod tests {
                 let mut next = 0;
                 let mut came = Vec::new();
                 for (kind, pages) in arrivals {
-                    let kind = [Arrival::New, Arrival::Passing, Arrival::Reused][usize::from(kind)];
-                    if queue.arrived(memory, run(next, pages), kind) {
+                    let kind = [Arrival::New, Arrival::Probation, Arrival::Reused][usize::from(kind)];
+                    if queue.enter(memory, run(next, pages), kind) {
                         came.push(run(next, pages));
                     }
                     next += u64::from(pages);
                 }
                 let mut out = Vec::new();
-                while let Some(run) = queue.next_to_stage(memory, aside) {
+                while let Some(run) = queue.next_victim(memory, aside) {
                     out.push(run);
                 }
                 out.sort_by_key(|run| run.first_page);

@@ -7,7 +7,7 @@
 //! - a **unit**, its transfer size, from the learned use of the neighbouring pages (`density.rs`);
 //! - **streams**, and the prefetch ahead of them (`stream.rs`).
 //!
-//! A fault on a page with a large unit brings the sixteen pages around it at once, and requests the rest of its unit in
+//! A fault on a page with a large unit fetches the sixteen pages around it at once, and requests the rest of its unit in
 //! the background, if there is one. A stream in order has a window ahead of it, which doubles while it is hit. The
 //! first page of the window is left unmapped, so that its fault shows the program's arrival there: then the next window
 //! is requested, and has the time of a whole window to arrive. A stream in steps has a series of units ahead, with the
@@ -15,22 +15,22 @@
 //!
 //! Duties of the caller:
 //! 1. at each fault, calls [`Sites::on_fault`] with its knowledge of the page;
-//! 2. brings the missing pages of `fetch` at once (it waits for a page in flight), maps the faulting page and the
-//!    others, except the pages in `held`: they stay in memory unmapped;
-//! 3. has `ahead` brought in the background, in order, with the same exception, and maps the pages that arrived;
-//! 4. keeps `mark` with the pages brought, also when they leave, and passes it at their next fault.
+//! 2. fetches the missing pages of `fetch` at once (it waits for a page in flight), maps the faulting page and the
+//!    others, except the pages in `markers`: they stay in memory unmapped;
+//! 3. has `ahead` fetched in the background, in order, with the same exception, and maps the pages that arrived;
+//! 4. keeps `mark` with the fetched pages, also when they are evicted, and passes it at their next fault.
 //!
 //! An unmapped page that leaves memory before its touch needs no report: its fault is then one on a stored page. The
 //! caller may keep it anywhere, the longer the better. Only the owner of a mark is read: the share of a site's fetched
-//! pages that came back within a life time decides whether its streams are passing (`replacement.rs`).
+//! pages that came back within a life time decides whether its streams are on probation (`replacement.rs`).
 //!
 //! The state of a site can be saved for the program's next run (`profile.rs`).
 //!
 //! Time is counted in pages fetched: a page's life in memory is the number of pages fetched during its stay. Nothing is
 //! a float.
 //!
-//! Tried and dropped, in the simulator (`crates/sim/examples/transfer`): a share for passing units that grows when they
-//! come back (it takes from `kept`, and both are too small then); a higher threshold for sites whose pages come back
+//! Tried and dropped, in the simulator (`crates/sim/examples/transfer`): a share for units on probation that grows when they
+//! come back (it takes from `main`, and both are too small then); a higher threshold for sites whose pages come back
 //! (the same); a gap of any pages as still in order (random faults among few pages look like streams).
 
 mod ahead;
@@ -45,8 +45,8 @@ use super::{MAX_UNIT_LOG2, Run, spread, unit_around};
 use crate::cast::{fits, low};
 use ahead::{Asked, FIRST_PIECE_LOG2, MAX_WINDOW_LOG2};
 
-pub use fetch_plan::{Fault, FetchPlan, HELD, Kind, Limits, SERIES, Series};
-pub use profile::{HABIT_BYTES, InitialProfile, SEED_WORDS, SiteProfile};
+pub use fetch_plan::{Fault, FetchPlan, Kind, Limits, MARKERS, SERIES, Series};
+pub use profile::{INITIAL_PROFILE_WORDS, InitialProfile, PROFILE_BYTES, SiteProfile};
 
 /// Number of sites known at a time.
 pub const SITES: usize = 1024;
@@ -70,7 +70,7 @@ struct Site {
     touched: u32,
     /// Requests, and faults on the site's own pages that a stay of a whole life time would have saved: both halved from
     /// time to time.
-    orders: u16,
+    requests: u16,
     returned: u16,
     /// 1 + log2 of its unit; 0: not chosen yet.
     unit: u8,
@@ -84,7 +84,7 @@ impl Site {
         density: Density::UNKNOWN,
         faults: 0,
         touched: 0,
-        orders: 0,
+        requests: 0,
         returned: 0,
         unit: 0,
         unused: [0; 7],
@@ -144,45 +144,45 @@ impl Sites {
         epoch: 0,
     };
 
-    /// Decides the fetch plan of a fault. `here` tells whether a page is mapped, held or in flight; it is asked about a
+    /// Decides the fetch plan of a fault. `here` tells whether a page is mapped, a marker or in flight; it is asked about a
     /// few pages, and may be wrong.
-    pub fn on_fault(&mut self, fault: &Fault, room: &Limits, here: impl Fn(u64) -> bool) -> FetchPlan {
+    pub fn on_fault(&mut self, fault: &Fault, limits: &Limits, here: impl Fn(u64) -> bool) -> FetchPlan {
         let page = fault.page;
         let area = if fault.area.contains(page) { fault.area } else { Run { first_page: page, pages: 1 } };
-        let life = room.life_pages.max(1);
+        let life = limits.life_pages.max(1);
         self.end_watches(fault, life);
         let at = self.site_at(fault.site);
         self.count(fault, at, life);
-        let unit = self.unit_log2(at, room);
+        let unit = self.unit_log2(at, limits);
         let here = |other: u64| other == page || here(other);
-        let asked = Asked { fault, room, area, unit, at, here: &here };
-        let mut order = FetchPlan::only(page);
-        order.mark = fits(at + 1);
+        let asked = Asked { fault, limits, area, unit, at, here: &here };
+        let mut plan = FetchPlan::only(page);
+        plan.mark = fits(at + 1);
         let waiting = self.sites[at].streams.waiting_for(page).is_some();
-        if matches!(fault.kind, Kind::Home | Kind::Staged) && !waiting {
-            let limit = self.window_limit(room).max(1).ilog2();
+        if matches!(fault.kind, Kind::Stored | Kind::Victim) && !waiting {
+            let limit = self.window_limit(limits).max(1).ilog2();
             self.sites[at].streams.missed(page, fits(limit));
         }
         match fault.kind {
-            Kind::Home => {
-                order.fetch = unit_around(page, unit).within(area);
-                self.go_on(&asked, &mut order);
-                ahead::split(&asked, &mut order);
+            Kind::Stored => {
+                plan.fetch = unit_around(page, unit).within(area);
+                self.go_on(&asked, &mut plan);
+                ahead::split(&asked, &mut plan);
                 self.watch(&asked);
             }
-            Kind::FirstTouch => self.go_on(&asked, &mut order),
-            Kind::Held | Kind::Arriving | Kind::Staged if waiting => self.go_on(&asked, &mut order),
+            Kind::FirstTouch => self.go_on(&asked, &mut plan),
+            Kind::Marker | Kind::InFlight | Kind::Victim if waiting => self.go_on(&asked, &mut plan),
             // A watched page, or a page that another site requested.
-            Kind::Held | Kind::Arriving => return order,
-            Kind::Staged => {
-                order.fetch = unit_around(page, unit).within(area);
-                return order;
+            Kind::Marker | Kind::InFlight => return plan,
+            Kind::Victim => {
+                plan.fetch = unit_around(page, unit).within(area);
+                return plan;
             }
         }
-        self.hold_watched(&mut order, page, area);
-        self.clock = self.clock.wrapping_add(order.fetch.pages).wrapping_add(order.pages_ahead());
-        self.brought = self.brought.saturating_add(order.fetch.pages).saturating_add(order.pages_ahead());
-        order
+        self.mark_watched(&mut plan, page, area);
+        self.clock = self.clock.wrapping_add(plan.fetch.pages).wrapping_add(plan.pages_ahead());
+        self.brought = self.brought.saturating_add(plan.fetch.pages).saturating_add(plan.pages_ahead());
+        plan
     }
 
     /// Sites that have faulted, in no order: without sites known only from an earlier run.
@@ -238,51 +238,51 @@ impl Sites {
         let site = &mut self.sites[at];
         site.faults = site.faults.saturating_add(1);
         site.touched = self.clock;
-        site.orders = site.orders.saturating_add(1);
-        if site.orders >= 256 {
-            site.orders /= 2;
+        site.requests = site.requests.saturating_add(1);
+        if site.requests >= 256 {
+            site.requests /= 2;
             site.returned /= 2;
         }
         let soon = fault.distance > 0 && fault.distance < life / 4;
-        if fault.kind == Kind::Home && soon {
+        if fault.kind == Kind::Stored && soon {
             self.soon = self.soon.saturating_add(1);
         }
         if self.brought >= life.saturating_mul(2) {
             self.brought /= 2;
             self.soon /= 2;
         }
-        let came_back = fault.kind == Kind::Staged
-            || (fault.kind == Kind::Home && fault.distance > 0 && fault.distance < life - life / 8);
+        let came_back = fault.kind == Kind::Victim
+            || (fault.kind == Kind::Stored && fault.distance > 0 && fault.distance < life - life / 8);
         if came_back && let Some(owner) = usize::from(fault.mark).checked_sub(1).and_then(|at| self.sites.get_mut(at)) {
             owner.returned = owner.returned.saturating_add(1);
         }
     }
 
     /// Whether pages of this site are seldom needed again within a life time.
-    fn passing(&self, at: usize) -> bool {
+    fn probation(&self, at: usize) -> bool {
         let site = &self.sites[at];
-        site.orders >= profile::JUDGED_ORDERS && u32::from(site.returned) * 32 < u32::from(site.orders)
+        site.requests >= profile::JUDGED_REQUESTS && u32::from(site.returned) * 32 < u32::from(site.requests)
     }
 
     /// Cost of a page: its transfer, and the faults that follow because it evicts another one.
-    fn price(&self, room: &Limits) -> Price {
+    fn price(&self, limits: &Limits) -> Price {
         // The share of evicted pages that were needed again within a quarter of a life time. One page more of memory
         // would have saved four times that share of a fault, per page of space and life time.
         let one = u64::from(ONE);
         let lost = (u64::from(self.soon) * 4 * one / u64::from(self.brought.max(256))).min(one * 15 / 16);
         // Such a fault evicts another page in its turn: V = F + c + lost * V.
-        let (fault_ns, page_ns) = (u64::from(room.fault_ns), u64::from(room.page_ns));
+        let (fault_ns, page_ns) = (u64::from(limits.fault_ns), u64::from(limits.page_ns));
         let whole_fault_ns = (fault_ns + page_ns) * one / (one - lost);
         Price { fault_ns, page_ns: page_ns + whole_fault_ns * lost / one }
     }
 
     /// The unit of a site, chosen anew from time to time.
-    fn unit_log2(&mut self, at: usize, room: &Limits) -> u8 {
-        let price = self.price(room);
+    fn unit_log2(&mut self, at: usize, limits: &Limits) -> u8 {
+        let price = self.price(limits);
         // A unit never takes more than a sixteenth of memory.
-        let fits = fits((room.budget_pages / 16).max(1).ilog2());
-        let largest = room.max_unit_log2.min(MAX_UNIT_LOG2).min(fits);
-        let smallest = room.base_log2.min(largest);
+        let fits = fits((limits.budget_pages / 16).max(1).ilog2());
+        let largest = limits.max_unit_log2.min(MAX_UNIT_LOG2).min(fits);
+        let smallest = limits.base_log2.min(largest);
         let site = &mut self.sites[at];
         let now = site.unit.wrapping_sub(1);
         if site.unit == 0 || site.faults.is_multiple_of(UNIT_EVERY) || now > largest || now < smallest {
@@ -292,17 +292,17 @@ impl Sites {
     }
 
     /// Limit of the pages ahead of one stream: all active ones together have at most a quarter of memory.
-    fn window_limit(&self, room: &Limits) -> u32 {
+    fn window_limit(&self, limits: &Limits) -> u32 {
         let streams = self.active_now.max(self.active_before).max(1);
-        (room.budget_pages / 4 / streams).min(1 << MAX_WINDOW_LOG2)
+        (limits.budget_pages / 4 / streams).min(1 << MAX_WINDOW_LOG2)
     }
 
     /// Chooses a page of the neighbourhood to be watched, at some faults.
     fn watch(&mut self, asked: &Asked<'_, impl Fn(u64) -> bool>) {
-        let (fault, unit, room) = (asked.fault.page, asked.unit, asked.room);
+        let (fault, unit, limits) = (asked.fault.page, asked.unit, asked.limits);
         self.random = low(spread(u64::from(self.random) ^ (fault << 32)) >> 32);
         let random = self.random;
-        let levels = u32::from(room.max_unit_log2.clamp(1, MAX_UNIT_LOG2));
+        let levels = u32::from(limits.max_unit_log2.clamp(1, MAX_UNIT_LOG2));
         // Mostly the levels around the unit, since they decide.
         let level = match random % 4 {
             0 => u32::from(unit) + 1,
@@ -325,22 +325,22 @@ impl Sites {
     }
 
     /// Leaves watched pages of the plan unmapped; ends the watch where that is not possible.
-    fn hold_watched(&mut self, order: &mut FetchPlan, page: u64, area: Run) {
-        self.hold_watched_in(order.fetch, order, page);
-        for series in order.ahead {
+    fn mark_watched(&mut self, plan: &mut FetchPlan, page: u64, area: Run) {
+        self.mark_watched_in(plan.fetch, plan, page);
+        for series in plan.ahead {
             for n in 0..series.runs {
-                self.hold_watched_in(series.run(n, area), order, page);
+                self.mark_watched_in(series.run(n, area), plan, page);
             }
         }
     }
 
-    fn hold_watched_in(&mut self, run: Run, order: &mut FetchPlan, page: u64) {
+    fn mark_watched_in(&mut self, run: Run, plan: &mut FetchPlan, page: u64) {
         let mut group = run.first_page;
         while group < run.end_page() {
             let watched = self.watches.in_group(group).filter(|watched| *watched != page && run.contains(*watched));
             if let Some(watched) = watched
-                && !order.holds(watched)
-                && !order.hold(watched)
+                && !plan.has_marker(watched)
+                && !plan.add_marker(watched)
             {
                 self.watches.forget(watched);
             }

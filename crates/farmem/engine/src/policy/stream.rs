@@ -1,6 +1,6 @@
 //! Streams: the next pages of a site, in order or in steps.
 //!
-//! A site may sweep several arrays at a time, so it has several streams. A fault belongs to the stream whose held page
+//! A site may sweep several arrays at a time, so it has several streams. A fault belongs to the stream whose marker
 //! it hits, else to the one whose end it continues, else to the one it is one step away from, else to the nearest. The
 //! step belongs to the site, the position to the stream: loops over lines start each line at another position and step
 //! alike in all of them.
@@ -51,7 +51,7 @@ pub(super) struct Stream {
     pub(super) epoch: u8,
     /// Number of steps from the start of its line, including requested ones, and number of steps requested last.
     pub(super) steps: u16,
-    pub(super) ordered: u16,
+    pub(super) requested: u16,
 }
 
 pub(super) const UNUSED: u8 = 0;
@@ -74,14 +74,14 @@ impl Stream {
         way: UNUSED,
         epoch: 0,
         steps: 0,
-        ordered: 0,
+        requested: 0,
     };
 }
 
 /// Relation of a fault to its stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Hit the held page.
+    /// Hit the marker.
     Trigger,
     /// Right behind the fetched pages, or right before them.
     Up,
@@ -105,7 +105,7 @@ pub(super) struct Streams {
     pub(super) trust: u8,
     /// Steps requested at a time by a new stream of this site: 2^n.
     pub(super) depth: u8,
-    /// Counter: up for held pages that were not reached, down for others.
+    /// Counter: up for markers that were not reached, down for others.
     pub(super) doubt: u8,
     /// Number of halvings of the windows, since pages left before the site got there.
     pub(super) cut: u8,
@@ -116,7 +116,7 @@ pub(super) struct Streams {
     pub(super) line: u16,
 }
 
-/// Largest number of halvings, and number of reached held pages after which the windows are doubled again.
+/// Largest number of halvings, and number of reached markers after which the windows are doubled again.
 const MOST_CUT: u8 = 10;
 const REACHED_BEFORE_GROWTH: u8 = 16;
 
@@ -138,7 +138,7 @@ impl Streams {
         line: 0,
     };
 
-    /// Stream whose held page is `page`.
+    /// Stream whose marker is `page`.
     pub(super) fn waiting_for(&self, page: u64) -> Option<usize> {
         self.stream.iter().position(|s| s.way != UNUSED && s.trigger != 0 && s.trigger - 1 == page)
     }
@@ -226,7 +226,7 @@ impl Streams {
             return;
         }
         self.line = if stream.trigger != 0 {
-            stream.steps.saturating_sub(stream.ordered).max(1)
+            stream.steps.saturating_sub(stream.requested).max(1)
         } else {
             // Nothing was left over: perhaps it ended even before. A fault shows if this is too short.
             (self.line - self.line / 16).max(1)

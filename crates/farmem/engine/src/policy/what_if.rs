@@ -49,7 +49,7 @@ impl<'a> Ghosts<'a> {
     }
 
     /// Records that `page` leaves memory.
-    pub fn left(&mut self, page: u64, clock: &mut Clock) {
+    pub fn evicted(&mut self, page: u64, clock: &mut Clock) {
         let now = clock.tick();
         let Some(group) = self.group(page) else { return };
         let same = group.iter().position(|entry| entry & 0xffff_ffff != 0 && entry >> 32 << 32 == Ghosts::tag(page));
@@ -62,7 +62,7 @@ impl<'a> Ghosts<'a> {
     }
 
     /// Number of evictions since `page` left, when it comes back; 0: not known.
-    pub fn back(&mut self, page: u64, clock: &Clock) -> u32 {
+    pub fn returned(&mut self, page: u64, clock: &Clock) -> u32 {
         let tag = Ghosts::tag(page);
         let Some(group) = self.group(page) else { return 0 };
         let found = group.iter_mut().find(|entry| **entry & 0xffff_ffff != 0 && **entry >> 32 << 32 == tag);
@@ -164,9 +164,9 @@ impl WhatIf {
         samples: [FREE; SAMPLES as usize],
     };
 
-    /// Counts a fault on `page`. `distance`: see [`Clock::distance`]; `brings`: its data comes from the store.
-    pub fn fault(&mut self, page: u64, brings: bool, distance: u32, budget_pages: u32) {
-        if brings {
+    /// Counts a fault on `page`. `distance`: see [`Clock::distance`]; `is_stored`: its data is in the store.
+    pub fn fault(&mut self, page: u64, is_stored: bool, distance: u32, budget_pages: u32) {
+        if is_stored {
             self.faults = self.faults.saturating_add(1);
             if distance > 0 && distance <= budget_pages {
                 self.saved_by_double = self.saved_by_double.saturating_add(1);
@@ -177,7 +177,7 @@ impl WhatIf {
         if !is_sampled(page, one_in) {
             return;
         }
-        let (room, lost_now) = (room_of_half(budget_pages), self.lost);
+        let (room, lost_now) = (samples_of_half(budget_pages), self.lost);
         let Some(sample) = self.find(page).filter(|sample| sample.lost != 0) else { return };
         let away = lost_now.wrapping_sub(sample.lost);
         *sample = Sample { lost: 0, again: u32::from(away < room), ..*sample };
@@ -189,7 +189,7 @@ impl WhatIf {
     }
 
     /// Counts a run that was fetched from the store.
-    pub fn brought(&mut self, run: Run, budget_pages: u32) {
+    pub fn fetched(&mut self, run: Run, budget_pages: u32) {
         self.clock = self.clock.wrapping_add(run.pages);
         self.pages = self.pages.saturating_add(u64::from(run.pages));
         let one_in = one_in(budget_pages);
@@ -202,7 +202,7 @@ impl WhatIf {
     /// to be left unmapped from now on, and kept in memory.
     pub fn next_lost(&mut self, budget_pages: u32) -> Option<u64> {
         self.free_one(budget_pages);
-        let room = room_of_half(budget_pages);
+        let room = samples_of_half(budget_pages);
         // A faulty program may have written any values here: the queue has no more places.
         (self.head, self.len) = (self.head % SAMPLES, self.len.min(SAMPLES));
         while self.len > room {
@@ -285,7 +285,7 @@ fn one_in(budget_pages: u32) -> u32 {
 }
 
 /// Number of samples for half the budget, without its victim queue.
-fn room_of_half(budget_pages: u32) -> u32 {
+fn samples_of_half(budget_pages: u32) -> u32 {
     fits((u64::from(budget_pages) * 7 / 16).div_ceil(u64::from(one_in(budget_pages))))
 }
 
@@ -309,12 +309,12 @@ mod tests {
         let mut ghosts = Ghosts::over(&mut slots);
         let mut clock = Clock::default();
         for page in 0..10 {
-            ghosts.left(page, &mut clock);
+            ghosts.evicted(page, &mut clock);
         }
-        assert_eq!(ghosts.back(9, &clock), 1);
-        assert_eq!(ghosts.back(2, &clock), 8);
-        assert_eq!(ghosts.back(2, &clock), 0, "it is back already");
-        assert_eq!(ghosts.back(77, &clock), 0);
+        assert_eq!(ghosts.returned(9, &clock), 1);
+        assert_eq!(ghosts.returned(2, &clock), 8);
+        assert_eq!(ghosts.returned(2, &clock), 0, "it is back already");
+        assert_eq!(ghosts.returned(77, &clock), 0);
     }
 
     #[test]
@@ -323,10 +323,10 @@ mod tests {
         let mut ghosts = Ghosts::over(&mut slots);
         let mut clock = Clock::default();
         for page in 0..5 {
-            ghosts.left(page, &mut clock);
+            ghosts.evicted(page, &mut clock);
         }
-        assert_eq!(ghosts.back(0, &clock), 0);
-        assert_eq!(ghosts.back(1, &clock), 4);
+        assert_eq!(ghosts.returned(0, &clock), 0);
+        assert_eq!(ghosts.returned(1, &clock), 4);
     }
 
     /// Found by fuzzing: a queue with a length of four billion pages was gone through, with the pager's lock held.
@@ -342,8 +342,8 @@ mod tests {
     fn without_memory_nothing_is_known() {
         let mut ghosts = Ghosts::over(&mut []);
         let mut clock = Clock::default();
-        ghosts.left(1, &mut clock);
-        assert_eq!(ghosts.back(1, &clock), 0);
+        ghosts.evicted(1, &mut clock);
+        assert_eq!(ghosts.returned(1, &clock), 0);
     }
 
     #[test]
@@ -362,7 +362,7 @@ mod tests {
         let mut held = std::collections::HashSet::new();
         for page in 0..64_000u64 {
             what_if.fault(page, true, 0, 8192);
-            what_if.brought(Run { first_page: page, pages: 1 }, 8192);
+            what_if.fetched(Run { first_page: page, pages: 1 }, 8192);
             held.extend(core::iter::from_fn(|| what_if.next_lost(8192)));
             if page >= 6144 && held.remove(&(page - 6144)) {
                 what_if.fault(page - 6144, false, 0, 8192);
@@ -378,7 +378,7 @@ mod tests {
         let mut what_if = WhatIf::default();
         for page in 0..64_000u64 {
             what_if.fault(page, true, 0, 8192);
-            what_if.brought(Run { first_page: page, pages: 1 }, 8192);
+            what_if.fetched(Run { first_page: page, pages: 1 }, 8192);
             while what_if.next_lost(8192).is_some() {}
             what_if.fault(page.saturating_sub(2000), false, 0, 8192);
         }
@@ -391,9 +391,9 @@ mod tests {
             events in prop::collection::vec((any::<u64>(), any::<u32>(), any::<bool>(), 0u32..3000), 0..200),
         ) {
             let mut what_if = WhatIf::default();
-            for (page, distance, brings, pages) in events {
-                what_if.fault(page, brings, distance, pages);
-                what_if.brought(Run { first_page: page, pages }, distance);
+            for (page, distance, is_stored, pages) in events {
+                what_if.fault(page, is_stored, distance, pages);
+                what_if.fetched(Run { first_page: page, pages }, distance);
                 while what_if.next_lost(distance).is_some() {}
                 prop_assert!(what_if.at_double() <= what_if.faults() && what_if.faults() <= what_if.at_half());
             }

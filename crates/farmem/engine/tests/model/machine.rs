@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use farmem_engine::PAGE_BYTES;
-use farmem_engine::pager::{Checksum, Crew, Machine, Pager};
+use farmem_engine::pager::{BatchWorker, Checksum, Machine, Pager};
 use farmem_engine::space::Page;
 
 /// Machine of numbers: a page holds one.
@@ -20,8 +20,8 @@ pub struct Model {
     pub restless: bool,
     pub written: BTreeMap<u64, u64>,
     /// Memory of the batches, and number of batches run.
-    pub flown: BTreeMap<u32, u64>,
-    pub flights: u64,
+    pub batch_data: BTreeMap<u32, u64>,
+    pub batches: u64,
     /// Pages that the kernel holds.
     pub held: BTreeSet<u64>,
     pub most_frames: usize,
@@ -64,7 +64,7 @@ impl Machine for Model {
         pages
     }
 
-    fn give_zeros(&mut self, address: u64, pages: u32) -> u32 {
+    fn map_zeros(&mut self, address: u64, pages: u32) -> u32 {
         for more in 0..pages {
             let at = address + u64::from(more) * PAGE_BYTES;
             if !self.mapped.contains(&at) || self.program.contains_key(&at) {
@@ -81,7 +81,7 @@ impl Machine for Model {
         self.count();
     }
 
-    fn sum(&mut self, slot: u32) -> Checksum {
+    fn checksum(&mut self, slot: u32) -> Checksum {
         Checksum([self.slots[&slot], !self.slots[&slot]])
     }
 
@@ -99,7 +99,7 @@ impl Machine for Model {
         self.slots.remove(&slot).expect("there is a frame");
     }
 
-    fn read_home(&mut self, page: Page, slot: u32, pages: u32) -> Result<(), String> {
+    fn read_store(&mut self, page: Page, slot: u32, pages: u32) -> Result<(), String> {
         for more in 0..pages {
             let content = self.store.get(&(page.0 + more)).ok_or("a page that never went home was fetched")?;
             self.slots.insert(slot + more, *content);
@@ -108,28 +108,28 @@ impl Machine for Model {
         Ok(())
     }
 
-    fn write_home(&mut self, page: Page, slot: u32, pages: u32) -> Result<(), String> {
+    fn write_store(&mut self, page: Page, slot: u32, pages: u32) -> Result<(), String> {
         for more in 0..pages {
             self.store.insert(page.0 + more, self.slots[&(slot + more)]);
         }
         Ok(())
     }
 
-    fn unload(&mut self, room: u32, slot: u32, pages: u32) {
-        self.slots.extend((0..pages).map(|more| (slot + more, self.flown[&(room + more)])));
+    fn unload(&mut self, buffer: u32, slot: u32, pages: u32) {
+        self.slots.extend((0..pages).map(|more| (slot + more, self.batch_data[&(buffer + more)])));
         self.count();
     }
 
-    fn load(&mut self, slot: u32, room: u32, pages: u32) {
-        self.flown.extend((0..pages).map(|more| (room + more, self.slots[&(slot + more)])));
+    fn load(&mut self, slot: u32, buffer: u32, pages: u32) {
+        self.batch_data.extend((0..pages).map(|more| (buffer + more, self.slots[&(slot + more)])));
     }
 
-    fn wait_for_arrival(&mut self, pager: &Pager<'_>) {
-        assert!(self.fly(pager), "somebody waits for what is not in the air");
+    fn wait_for_completion(&mut self, pager: &Pager<'_>) {
+        assert!(self.run_batch(pager), "somebody waits for what is not in the air");
     }
 
-    fn flight_failed(&mut self) -> String {
-        "a flight failed".to_owned()
+    fn batch_failed(&mut self) -> String {
+        "a batch failed".to_owned()
     }
 
     fn corrupt(&mut self, page: Page) -> String {
@@ -138,20 +138,20 @@ impl Machine for Model {
 }
 
 /// The model is its own worker.
-impl Crew for Model {
+impl BatchWorker for Model {
     type Trouble = String;
 
-    fn fetch(&mut self, page: Page, room: u32, sums: &mut [Checksum]) -> Result<(), String> {
-        for (more, sum) in (0..).zip(sums) {
+    fn fetch(&mut self, page: Page, buffer: u32, checksums: &mut [Checksum]) -> Result<(), String> {
+        for (more, sum) in (0..).zip(checksums) {
             let content = self.store.get(&(page.0 + more)).ok_or("a page that never went home was fetched")?;
-            self.flown.insert(room + more, *content);
+            self.batch_data.insert(buffer + more, *content);
             *sum = Checksum([*content, !content]);
         }
         Ok(())
     }
 
-    fn write(&mut self, page: Page, room: u32, pages: u32) -> Result<(), String> {
-        self.store.extend((0..pages).map(|more| (page.0 + more, self.flown[&(room + more)])));
+    fn write(&mut self, page: Page, buffer: u32, pages: u32) -> Result<(), String> {
+        self.store.extend((0..pages).map(|more| (page.0 + more, self.batch_data[&(buffer + more)])));
         Ok(())
     }
 
@@ -162,9 +162,9 @@ impl Crew for Model {
 
 impl Model {
     /// Runs masu's part.
-    pub fn fly(&mut self, pager: &Pager<'_>) -> bool {
-        let some = pager.flights.fly(self, self.flights).expect("a flight arrives");
-        self.flights += u64::from(some);
+    pub fn run_batch(&mut self, pager: &Pager<'_>) -> bool {
+        let some = pager.batches.run_batch(self, self.batches).expect("a batch arrives");
+        self.batches += u64::from(some);
         some
     }
 }

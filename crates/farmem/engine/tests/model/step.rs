@@ -50,7 +50,7 @@ pub enum Step {
     },
     AllHere,
     Launch,
-    Fly,
+    RunBatch,
     Land,
     Alone {
         alone: bool,
@@ -94,7 +94,7 @@ pub fn step() -> impl Strategy<Value = Step> {
         2 => (page(), page(), pages()).prop_map(|(from, to, pages)| Step::Move { from, to, pages }),
         1 => Just(Step::AllHere),
         5 => Just(Step::Launch),
-        3 => Just(Step::Fly),
+        3 => Just(Step::RunBatch),
         3 => Just(Step::Land),
         1 => any::<bool>().prop_map(|alone| Step::Alone { alone }),
         1 => any::<bool>().prop_map(|restless| Step::Restless { restless }),

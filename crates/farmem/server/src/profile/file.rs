@@ -5,14 +5,14 @@
 
 use units::cast::fits;
 
-use farmem_engine::policy::site::{HABIT_BYTES, SITES, SiteProfile};
+use farmem_engine::policy::site::{PROFILE_BYTES, SITES, SiteProfile};
 use linux::build_id::{BUILD_ID_BYTES, BuildId};
 
 /// Magic with version: another layout, or another meaning of a profile, needs another one.
 const MAGIC: &[u8; 12] = b"masu-sites-1";
 
 const HEAD_BYTES: usize = MAGIC.len() + 4;
-const SITE_BYTES: usize = BUILD_ID_BYTES + 8 + HABIT_BYTES;
+const SITE_BYTES: usize = BUILD_ID_BYTES + 8 + PROFILE_BYTES;
 
 /// Largest size of a profile.
 pub const MOST_BYTES: usize = HEAD_BYTES + SITES * SITE_BYTES;
@@ -25,7 +25,7 @@ pub struct Kept {
     /// Offset in the file.
     pub offset: u64,
     /// Saved profile.
-    pub habit: SiteProfile,
+    pub profile: SiteProfile,
 }
 
 /// Reason why bytes are not a profile.
@@ -47,7 +47,7 @@ pub fn bytes(sites: &[Kept]) -> Vec<u8> {
     for site in sites {
         bytes.extend(site.object.0);
         bytes.extend(site.offset.to_le_bytes());
-        bytes.extend(site.habit.bytes());
+        bytes.extend(site.profile.bytes());
     }
     bytes
 }
@@ -69,8 +69,8 @@ pub fn parse(bytes: &[u8]) -> Result<Vec<Kept>, Broken> {
 fn site(bytes: &[u8; SITE_BYTES]) -> Option<Kept> {
     let (object, rest) = bytes.split_first_chunk()?;
     let (offset, rest) = rest.split_first_chunk()?;
-    let habit = SiteProfile::of(rest.first_chunk()?);
-    Some(Kept { object: BuildId(*object), offset: u64::from_le_bytes(*offset), habit })
+    let profile = SiteProfile::of(rest.first_chunk()?);
+    Some(Kept { object: BuildId(*object), offset: u64::from_le_bytes(*offset), profile })
 }
 
 #[cfg(test)]
@@ -79,10 +79,10 @@ mod tests {
     use proptest::prelude::*;
 
     fn any_site() -> impl Strategy<Value = Kept> {
-        (any::<[u8; 20]>(), any::<u64>(), any::<[u8; 24]>()).prop_map(|(id, offset, habit)| Kept {
+        (any::<[u8; 20]>(), any::<u64>(), any::<[u8; 24]>()).prop_map(|(id, offset, profile)| Kept {
             object: BuildId(id),
             offset,
-            habit: SiteProfile::of(&habit),
+            profile: SiteProfile::of(&profile),
         })
     }
 

@@ -170,7 +170,7 @@ mod tests {
     const ID: BuildId = BuildId([7; 20]);
 
     fn sites() -> Vec<Kept> {
-        vec![Kept { object: ID, offset: 4711, habit: SiteProfile::of(&[2; 24]) }]
+        vec![Kept { object: ID, offset: 4711, profile: SiteProfile::of(&[2; 24]) }]
     }
 
     #[test]

@@ -32,7 +32,7 @@ impl Store for Noting {
     }
 
     fn forget_layer(&self, layer: u32) -> Result<(), Error> {
-        held(&self.0).push(layer);
+        locked(&self.0).push(layer);
         Ok(())
     }
 
@@ -45,7 +45,7 @@ impl Noting {
     fn comes_to(&self, layers: &[u32]) -> bool {
         let begun = Instant::now();
         while begun.elapsed() < PROMPTLY {
-            if *held(&self.0) == layers {
+            if *locked(&self.0) == layers {
                 return true;
             }
             std::thread::sleep(Duration::from_millis(5));
@@ -93,8 +93,8 @@ fn heard(connection: &Connection) -> Message {
 fn begun(server: &Server) -> Connection {
     let connection = greeted(server);
     let layout = Layout::new(TERMS.most_pages as usize, TERMS.budget_frames as usize);
-    let field = SharedMemory::create("masu-test", Bytes(layout.bytes as u64)).unwrap();
-    let file: OwnedFd = File::options().read(true).write(true).open(field.path()).unwrap().into();
+    let segment = SharedMemory::create("masu-test", Bytes(layout.bytes as u64)).unwrap();
+    let file: OwnedFd = File::options().read(true).write(true).open(segment.path()).unwrap().into();
     connection.send(&bytes_of(&Ready { begun: Ok(Backend::Copy) }.message()), &[file.as_fd()]).unwrap();
     assert!(Go::of(&heard(&connection)).is_some());
     connection
@@ -113,7 +113,7 @@ fn a_layer_is_given_back_when_its_program_has_ended_and_not_before() {
     let seen = server.end();
     drop(first);
     assert_eq!((seen.counted.len(), seen.trouble), (3, Vec::new()));
-    assert_eq!(*held(&store.0), [1, 2]);
+    assert_eq!(*locked(&store.0), [1, 2]);
 }
 
 #[test]

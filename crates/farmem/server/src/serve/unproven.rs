@@ -150,13 +150,13 @@ impl Entrance {
             self.rests_until = now + REST;
         }
         if is_served(peer.user, own) {
-            self.make_room(stranger);
+            self.drop_oldest(stranger);
             self.unproven.push(Unproven { connection, peer, stranger, since: now });
         }
     }
 
     /// Drops the oldest connection: a program identifies itself as soon as it has connected.
-    fn make_room(&mut self, stranger: bool) {
+    fn drop_oldest(&mut self, stranger: bool) {
         let of_its_sort = |one: &Unproven| one.stranger == stranger;
         if self.unproven.iter().filter(|one| of_its_sort(one)).count() >= MOST[usize::from(stranger)]
             && let Some(oldest) = self.unproven.iter().position(of_its_sort)

@@ -188,7 +188,7 @@ pub struct Sealed {
     buffers: Mutex<Vec<Vec<u8>>>,
 }
 
-fn held<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
+fn locked<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
     lock.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -216,12 +216,12 @@ impl Sealed {
 
     /// Runs `with` on a buffer of `bytes` bytes.
     fn with_buffer<T>(&self, bytes: usize, with: impl FnOnce(&mut [u8]) -> T) -> T {
-        let mut buffer = held(&self.buffers).pop().unwrap_or_default();
+        let mut buffer = locked(&self.buffers).pop().unwrap_or_default();
         if buffer.len() < bytes {
             buffer.resize(bytes, 0);
         }
         let done = with(&mut buffer[..bytes]);
-        let mut buffers = held(&self.buffers);
+        let mut buffers = locked(&self.buffers);
         if buffers.len() < BUFFERS_MAX {
             buffers.push(buffer);
         }
@@ -274,7 +274,7 @@ impl Store for Sealed {
             });
             self.store.put(&sealed.collect::<Vec<_>>())
         })?;
-        let mut known = held(&self.versions);
+        let mut known = locked(&self.versions);
         versions.into_iter().for_each(|(home, version)| known.set(home, version));
         Ok(())
     }
@@ -283,7 +283,7 @@ impl Store for Sealed {
         runs.iter().for_each(|run| assert_whole(run.span(PAGE_BYTES), run.bytes.len(), PAGE_BYTES));
         let spans: Vec<Span> = runs.iter().map(|run| run.span(PAGE_BYTES)).collect();
         let operation = || operation("get", spans.iter().copied(), "from");
-        let known = held(&self.versions);
+        let known = locked(&self.versions);
         let pages = spans.iter().flat_map(|span| homes(span.home, span.pages));
         let versions: Vec<_> = pages.map(|home| (home, known.get(home))).collect();
         drop(known);
@@ -313,14 +313,14 @@ impl Store for Sealed {
 
     /// Forgets the versions first: the pages are then never accepted again, regardless of the store.
     fn forget(&self, spans: &[Span]) -> Result<(), Error> {
-        let mut known = held(&self.versions);
+        let mut known = locked(&self.versions);
         spans.iter().for_each(|span| known.forget(*span));
         drop(known);
         self.store.forget(spans)
     }
 
     fn forget_layer(&self, layer: u32) -> Result<(), Error> {
-        held(&self.versions).0.remove(&layer);
+        locked(&self.versions).0.remove(&layer);
         self.store.forget_layer(layer)
     }
 

@@ -6,7 +6,7 @@ use super::Sites;
 use super::fetch_plan::{Fault, FetchPlan, Kind, Limits, SERIES, Series};
 use crate::cast::fits;
 
-/// Pages brought at once when the rest of the unit can come in the background: 2^n.
+/// Pages fetched at once when the rest of the unit can come in the background: 2^n.
 pub(super) const FIRST_PIECE_LOG2: u8 = 4;
 
 /// The largest window ahead of a stream: 2^n pages (4 MiB).
@@ -27,7 +27,7 @@ const MOST_PASSED_OVER: u32 = 256;
 /// One fault, with its context.
 pub(super) struct Asked<'a, Here> {
     pub(super) fault: &'a Fault,
-    pub(super) room: &'a Limits,
+    pub(super) limits: &'a Limits,
     /// Limit of the fetch plan.
     pub(super) area: Run,
     /// The unit of the site: 2^n pages.
@@ -39,13 +39,13 @@ pub(super) struct Asked<'a, Here> {
 
 impl<Here: Fn(u64) -> bool> Asked<'_, Here> {
     fn background(&self) -> bool {
-        self.room.ahead_page_ns != 0
+        self.limits.ahead_page_ns != 0
     }
 }
 
 impl Sites {
     /// Finds the fault's stream and requests pages ahead of it.
-    pub(super) fn go_on(&mut self, asked: &Asked<'_, impl Fn(u64) -> bool>, order: &mut FetchPlan) {
+    pub(super) fn go_on(&mut self, asked: &Asked<'_, impl Fn(u64) -> bool>, plan: &mut FetchPlan) {
         let page = asked.fault.page;
         let clock = self.clock;
         let streams = &mut self.sites[asked.at].streams;
@@ -66,9 +66,9 @@ impl Sites {
             Step::Up | Step::Down => {}
         }
         let limit = if step == Step::Up && !asked.background() { self.stream_limit(n, asked) } else { 0 };
-        order.fetch = fetch(asked, order.fetch, step, &before, limit);
+        plan.fetch = fetch(asked, plan.fetch, step, &before, limit);
         let streams = &mut self.sites[asked.at].streams;
-        let fetched = order.fetch;
+        let fetched = plan.fetch;
         let hits = before.hits.saturating_add(1);
         let deeper = before.depth.saturating_add(1);
         let first_window = asked.unit.max(FIRST_WINDOW_LOG2);
@@ -96,7 +96,7 @@ impl Sites {
                 hits: if step == Step::Stride { hits } else { 0 },
                 depth: streams.depth,
                 steps,
-                ordered: 0,
+                requested: 0,
                 way: if streams.trust >= stream::TRUSTED { stream::STEPS } else { stream::UNKNOWN },
                 ..before
             },
@@ -106,11 +106,11 @@ impl Sites {
             return;
         }
         let deserved = streams.deserves(next.hits);
-        order.passing = next.hits >= 2 && self.passing(asked.at);
+        plan.probation = next.hits >= 2 && self.probation(asked.at);
         if asked.background() && deserved {
             match next.way {
-                stream::UP | stream::DOWN => self.window(n, asked, order),
-                stream::STEPS => self.steps(n, asked, order),
+                stream::UP | stream::DOWN => self.window(n, asked, plan),
+                stream::STEPS => self.steps(n, asked, plan),
                 _ => {}
             }
         }
@@ -119,12 +119,12 @@ impl Sites {
     /// Pages that the stream may be ahead of its site now.
     fn stream_limit(&mut self, n: usize, asked: &Asked<'_, impl Fn(u64) -> bool>) -> u32 {
         self.activate(n, asked);
-        self.window_limit(asked.room) >> self.sites[asked.at].streams.cut.min(31)
+        self.window_limit(asked.limits) >> self.sites[asked.at].streams.cut.min(31)
     }
 
     /// Counts a stream as active once an epoch when it requests pages ahead.
     fn activate(&mut self, n: usize, asked: &Asked<'_, impl Fn(u64) -> bool>) {
-        if self.clock.wrapping_sub(self.epoch_began) >= asked.room.budget_pages / 2 {
+        if self.clock.wrapping_sub(self.epoch_began) >= asked.limits.budget_pages / 2 {
             self.epoch_began = self.clock;
             self.epoch = self.epoch.wrapping_add(1);
             self.active_before = self.active_now;
@@ -140,7 +140,7 @@ impl Sites {
 
     /// Requests the next window of a stream in order: behind the pages that are present. Its first page in the
     /// direction of the stream is left unmapped.
-    fn window(&mut self, n: usize, asked: &Asked<'_, impl Fn(u64) -> bool>, order: &mut FetchPlan) {
+    fn window(&mut self, n: usize, asked: &Asked<'_, impl Fn(u64) -> bool>, plan: &mut FetchPlan) {
         let limit = self.stream_limit(n, asked);
         let stream = &mut self.sites[asked.at].streams.stream[n];
         stream.trigger = 0;
@@ -158,7 +158,7 @@ impl Sites {
             edge = if up { edge + 1 } else { edge - 1 };
             looked += 1;
         }
-        let pages = 1u32 << stream.depth.max(asked.room.base_log2.min(MAX_UNIT_LOG2));
+        let pages = 1u32 << stream.depth.max(asked.limits.base_log2.min(MAX_UNIT_LOG2));
         let first = if up { edge } else { edge.saturating_sub(u64::from(pages)) };
         let window = Run { first_page: first, pages: if up { pages } else { pages_between(first, edge) } };
         let window = window.within(asked.area);
@@ -167,7 +167,7 @@ impl Sites {
         }
         let run_pages = window.pages.min(1 << MAX_UNIT_LOG2);
         let runs = fits(window.pages.div_ceil(run_pages));
-        let held = if up { window.first_page } else { window.end_page() - 1 };
+        let markers = if up { window.first_page } else { window.end_page() - 1 };
         let (first_page, stride) = if up {
             stream.high = window.end_page();
             (window.first_page, i64::from(run_pages))
@@ -175,15 +175,15 @@ impl Sites {
             stream.low = window.first_page;
             (window.end_page() - u64::from(run_pages), -i64::from(run_pages))
         };
-        stream.trigger = held.saturating_add(1);
-        order.hold(held);
-        order.add(Series { first_page, stride, run_pages, runs, align_log2: u16::from(asked.room.base_log2) });
+        stream.trigger = markers.saturating_add(1);
+        plan.add_marker(markers);
+        plan.add(Series { first_page, stride, run_pages, runs, align_log2: u16::from(asked.limits.base_log2) });
     }
 
     /// Requests the next series of a stream in steps. The page of its first step is left unmapped.
-    fn steps(&mut self, n: usize, asked: &Asked<'_, impl Fn(u64) -> bool>, order: &mut FetchPlan) {
+    fn steps(&mut self, n: usize, asked: &Asked<'_, impl Fn(u64) -> bool>, plan: &mut FetchPlan) {
         self.activate(n, asked);
-        let limit = self.window_limit(asked.room) >> asked.unit;
+        let limit = self.window_limit(asked.limits) >> asked.unit;
         let (stride, line) = (self.sites[asked.at].streams.stride, self.sites[asked.at].streams.line);
         let stream = &mut self.sites[asked.at].streams.stream[n];
         let from = if stream.trigger != 0 && stream.next != 0 { Some(stream.next) } else { None };
@@ -210,16 +210,16 @@ impl Sites {
             return;
         }
         stream.steps = stream.steps.saturating_add(passed_over).saturating_add(runs);
-        stream.ordered = runs;
+        stream.requested = runs;
         stream.next = next;
         stream.trigger = first.saturating_add(1);
-        order.hold(first);
+        plan.add_marker(first);
         let align_log2 = u16::from(asked.unit);
-        order.add(Series { first_page: first, stride, run_pages: 1 << asked.unit, runs, align_log2 });
+        plan.add(Series { first_page: first, stride, run_pages: 1 << asked.unit, runs, align_log2 });
     }
 }
 
-/// Pages brought at once: the unit; or more, at most `limit` pages, where a stream goes up in order and nothing comes
+/// Pages fetched at once: the unit; or more, at most `limit` pages, where a stream goes up in order and nothing comes
 /// in the background.
 fn fetch(asked: &Asked<'_, impl Fn(u64) -> bool>, unit: Run, step: Step, before: &Stream, limit: u32) -> Run {
     let page = asked.fault.page;
@@ -229,11 +229,11 @@ fn fetch(asked: &Asked<'_, impl Fn(u64) -> bool>, unit: Run, step: Step, before:
     match asked.fault.kind {
         Kind::FirstTouch => {
             let log2 = if step == Step::Up { before.hits.saturating_add(1).min(MAX_FRESH_LOG2) } else { 0 };
-            unit_around(page, log2.min(aligned).max(asked.room.base_log2)).within(asked.area)
+            unit_around(page, log2.min(aligned).max(asked.limits.base_log2)).within(asked.area)
         }
-        Kind::Home if going_up && !asked.background() => {
+        Kind::Stored if going_up && !asked.background() => {
             let fits = fits(limit.max(1).ilog2());
-            let largest = asked.room.max_unit_log2.min(fits);
+            let largest = asked.limits.max_unit_log2.min(fits);
             unit_around(page, before.depth.saturating_add(1).min(aligned).min(largest).max(asked.unit))
                 .within(asked.area)
         }
@@ -242,14 +242,14 @@ fn fetch(asked: &Asked<'_, impl Fn(u64) -> bool>, unit: Run, step: Step, before:
 }
 
 /// Moves the rest of a large unit to the background.
-pub(super) fn split(asked: &Asked<'_, impl Fn(u64) -> bool>, order: &mut FetchPlan) {
-    let piece_log2 = FIRST_PIECE_LOG2.max(asked.room.base_log2);
-    let whole = order.fetch;
+pub(super) fn split(asked: &Asked<'_, impl Fn(u64) -> bool>, plan: &mut FetchPlan) {
+    let piece_log2 = FIRST_PIECE_LOG2.max(asked.limits.base_log2);
+    let whole = plan.fetch;
     if !asked.background() || whole.pages <= 1 << piece_log2.min(MAX_UNIT_LOG2) {
         return;
     }
     let piece = unit_around(asked.fault.page, piece_log2).within(whole);
-    order.fetch = piece;
+    plan.fetch = piece;
     let rest = |first: u64, end: u64| {
         let pages = pages_between(first, end);
         Series { first_page: first, stride: 0, run_pages: pages, runs: u16::from(pages > 0), align_log2: 0 }
@@ -257,11 +257,11 @@ pub(super) fn split(asked: &Asked<'_, impl Fn(u64) -> bool>, order: &mut FetchPl
     let behind = rest(piece.end_page(), whole.end_page());
     let before = rest(whole.first_page, piece.first_page);
     // The rest of the unit first, then the pages ahead.
-    let ahead = order.ahead[0];
-    order.ahead = [Series::NOTHING; SERIES];
+    let ahead = plan.ahead[0];
+    plan.ahead = [Series::NOTHING; SERIES];
     for series in [behind, before, ahead] {
         if series.runs > 0 {
-            order.add(series);
+            plan.add(series);
         }
     }
 }

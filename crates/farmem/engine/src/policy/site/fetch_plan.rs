@@ -6,7 +6,7 @@ use super::super::{NO_PAGE, Run};
 pub const SERIES: usize = 3;
 
 /// Largest number of pages that one plan leaves unmapped.
-pub const HELD: usize = 6;
+pub const MARKERS: usize = 6;
 
 /// State in which the fault found the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,13 +15,13 @@ pub enum Kind {
     /// Never touched before: memory is taken, nothing is transferred.
     FirstTouch = 0,
     /// In the store only.
-    Home = 1,
+    Stored = 1,
     /// In memory, in the victim queue.
-    Staged = 2,
+    Victim = 2,
     /// In memory, left unmapped on purpose.
-    Held = 3,
+    Marker = 3,
     /// In flight.
-    Arriving = 4,
+    InFlight = 4,
 }
 
 /// One fault.
@@ -36,7 +36,7 @@ pub struct Fault {
     pub area: Run,
     /// Number of evictions since this page's own (`what_if`); 0: not known.
     pub distance: u32,
-    /// Mark from the plan that last brought the page; 0: none.
+    /// Mark from the plan that last fetched the page; 0: none.
     pub mark: u16,
     /// State in which the fault found the page.
     pub kind: Kind,
@@ -51,7 +51,7 @@ pub struct Limits {
     /// Number of pages fetched during one page's stay
     /// ([`Replacement::life_pages`](crate::policy::replacement::Replacement::life_pages)).
     pub life_pages: u32,
-    /// Cost of a fault that brings one stored page, without the page's transfer, in nanoseconds.
+    /// Cost of a fault that fetches one stored page, without the page's transfer, in nanoseconds.
     pub fault_ns: u32,
     /// Cost of the transfer of each page, in nanoseconds.
     pub page_ns: u32,
@@ -67,16 +67,16 @@ pub struct Limits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct FetchPlan {
-    /// Pages to be brought now: the faulting page included. Of a staged page's unit, only the staged pages come back.
+    /// Pages to fetch now: the faulting page included. Of the unit of a page in the victim queue, only pages there return.
     pub fetch: Run,
-    /// Pages to be brought in the background.
+    /// Pages to fetch in the background.
     pub ahead: [Series; SERIES],
     /// Pages that stay unmapped, in `fetch` and `ahead`; [`NO_PAGE`]: none.
-    pub held: [u64; HELD],
-    /// Mark to be kept with the pages that are brought.
+    pub markers: [u64; MARKERS],
+    /// Mark to be kept with the fetched pages.
     pub mark: u16,
     /// Whether the pages belong to a stream that does not come back soon: they may leave before others.
-    pub passing: bool,
+    pub probation: bool,
 }
 
 impl FetchPlan {
@@ -85,20 +85,20 @@ impl FetchPlan {
         FetchPlan {
             fetch: Run { first_page: page, pages: 1 },
             ahead: [Series::NOTHING; SERIES],
-            held: [NO_PAGE; HELD],
+            markers: [NO_PAGE; MARKERS],
             mark: 0,
-            passing: false,
+            probation: false,
         }
     }
 
     /// Whether `page` stays unmapped.
-    pub fn holds(&self, page: u64) -> bool {
-        self.held.contains(&page)
+    pub fn has_marker(&self, page: u64) -> bool {
+        self.markers.contains(&page)
     }
 
     /// Leaves `page` unmapped. False: the plan has no more space.
-    pub(super) fn hold(&mut self, page: u64) -> bool {
-        let free = self.held.iter_mut().find(|held| **held == NO_PAGE);
+    pub(super) fn add_marker(&mut self, page: u64) -> bool {
+        let free = self.markers.iter_mut().find(|markers| **markers == NO_PAGE);
         free.map(|free| *free = page).is_some()
     }
 

@@ -15,13 +15,13 @@ use super::{SITES, Site, Sites, WAYS};
 use crate::cast::{fits, index};
 
 /// Length of a profile, in bytes.
-pub const HABIT_BYTES: usize = 24;
+pub const PROFILE_BYTES: usize = 24;
 
 /// Words of a site with its profile.
-pub const SEED_WORDS: usize = 1 + HABIT_BYTES / 8;
+pub const INITIAL_PROFILE_WORDS: usize = 1 + PROFILE_BYTES / 8;
 
 /// Requests of a site before it is judged whether its pages pass.
-pub(super) const JUDGED_ORDERS: u16 = 16;
+pub(super) const JUDGED_REQUESTS: u16 = 16;
 
 /// Saved profile of a site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub struct SiteProfile {
     stride: i16,
     depth: u8,
     line: u16,
-    passing: bool,
+    probation: bool,
 }
 
 /// Site with its profile from an earlier run.
@@ -44,34 +44,36 @@ pub struct InitialProfile {
     /// The instruction.
     pub site: u64,
     /// Saved profile.
-    pub habit: SiteProfile,
+    pub profile: SiteProfile,
 }
 
 impl SiteProfile {
     /// Decodes any bytes: values out of bounds are clamped.
-    pub fn of(bytes: &[u8; HABIT_BYTES]) -> SiteProfile {
+    pub fn of(bytes: &[u8; PROFILE_BYTES]) -> SiteProfile {
         let [unit, rest @ ..] = *bytes;
         let (used, rest) = rest.split_first_chunk::<8>().unwrap_or((&[0; 8], &[]));
         let (samples, rest) = rest.split_first_chunk::<8>().unwrap_or((&[0; 8], &[]));
-        let [stride_low, stride_high, depth, line_low, line_high, passing, _] = *rest else { return SiteProfile::NONE };
+        let [stride_low, stride_high, depth, line_low, line_high, probation, _] = *rest else {
+            return SiteProfile::NONE;
+        };
         let far: i16 = fits(stream::NEAR_PAGES);
         SiteProfile {
             unit: unit.min(MAX_UNIT_LOG2 + 1),
             used: *used,
-            samples: samples.map(|samples| samples.min(Density::MOST_KEPT)),
+            samples: samples.map(|samples| samples.min(Density::MAX_SAVED)),
             stride: i16::from_le_bytes([stride_low, stride_high]).clamp(-far, far),
             depth: depth.min(MAX_STEPS_LOG2),
             line: u16::from_le_bytes([line_low, line_high]),
-            passing: passing == 1,
+            probation: probation == 1,
         }
     }
 
     const NONE: SiteProfile =
-        SiteProfile { unit: 0, used: [0; 8], samples: [0; 8], stride: 0, depth: 0, line: 0, passing: false };
+        SiteProfile { unit: 0, used: [0; 8], samples: [0; 8], stride: 0, depth: 0, line: 0, probation: false };
 
     /// Encodes the profile.
-    pub fn bytes(&self) -> [u8; HABIT_BYTES] {
-        let mut bytes = [0; HABIT_BYTES];
+    pub fn bytes(&self) -> [u8; PROFILE_BYTES] {
+        let mut bytes = [0; PROFILE_BYTES];
         let parts: [&[u8]; 7] = [
             &[self.unit],
             &self.used,
@@ -79,7 +81,7 @@ impl SiteProfile {
             &self.stride.to_le_bytes(),
             &[self.depth],
             &self.line.to_le_bytes(),
-            &[u8::from(self.passing)],
+            &[u8::from(self.probation)],
         ];
         for (place, byte) in bytes.iter_mut().zip(parts.into_iter().flatten()) {
             *place = *byte;
@@ -88,8 +90,8 @@ impl SiteProfile {
     }
 
     /// Profile of a site; `None` when it has learned nothing.
-    fn of_site(site: &Site, passing: bool) -> Option<SiteProfile> {
-        let (used, samples) = site.density.kept();
+    fn of_site(site: &Site, probation: bool) -> Option<SiteProfile> {
+        let (used, samples) = site.density.saved();
         // The program may have written any step, also one that no site has.
         let near = site.streams.stride.unsigned_abs() <= stream::NEAR_PAGES;
         let trusted = near && site.streams.trust >= stream::TRUSTED;
@@ -101,7 +103,7 @@ impl SiteProfile {
             stride: if trusted { fits(site.streams.stride) } else { 0 },
             depth: if trusted { site.streams.depth.min(MAX_STEPS_LOG2) } else { 0 },
             line: if trusted { site.streams.line } else { 0 },
-            passing,
+            probation,
         })
     }
 
@@ -112,8 +114,8 @@ impl SiteProfile {
         Site {
             address,
             streams,
-            density: Density::of_kept(self.used, self.samples),
-            orders: if self.passing { JUDGED_ORDERS } else { 0 },
+            density: Density::of_saved(self.used, self.samples),
+            requests: if self.probation { JUDGED_REQUESTS } else { 0 },
             unit: self.unit,
             ..Site::NONE
         }
@@ -122,9 +124,9 @@ impl SiteProfile {
 
 impl InitialProfile {
     /// Encodes the site for the library.
-    pub fn words(&self) -> [u64; SEED_WORDS] {
-        let mut words = [self.site; SEED_WORDS];
-        let bytes = self.habit.bytes();
+    pub fn words(&self) -> [u64; INITIAL_PROFILE_WORDS] {
+        let mut words = [self.site; INITIAL_PROFILE_WORDS];
+        let bytes = self.profile.bytes();
         for (word, bytes) in words[1..].iter_mut().zip(bytes.as_chunks::<8>().0) {
             *word = u64::from_le_bytes(*bytes);
         }
@@ -132,34 +134,34 @@ impl InitialProfile {
     }
 
     /// Decodes the words from masu.
-    pub fn of(words: [u64; SEED_WORDS]) -> InitialProfile {
-        let mut bytes = [0; HABIT_BYTES];
+    pub fn of(words: [u64; INITIAL_PROFILE_WORDS]) -> InitialProfile {
+        let mut bytes = [0; PROFILE_BYTES];
         for (bytes, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(&words[1..]) {
             *bytes = word.to_le_bytes();
         }
-        InitialProfile { site: words[0], habit: SiteProfile::of(&bytes) }
+        InitialProfile { site: words[0], profile: SiteProfile::of(&bytes) }
     }
 }
 
 impl Sites {
     /// Profiles worth saving, with each site's faults; in no order.
-    pub fn habits(&self) -> impl Iterator<Item = (u32, InitialProfile)> + '_ {
+    pub fn profiles(&self) -> impl Iterator<Item = (u32, InitialProfile)> + '_ {
         self.sites.iter().enumerate().filter(|(_, site)| site.address != 0).filter_map(|(at, site)| {
-            let habit = SiteProfile::of_site(site, self.passing(at))?;
-            Some((site.faults, InitialProfile { site: site.address, habit }))
+            let profile = SiteProfile::of_site(site, self.probation(at))?;
+            Some((site.faults, InitialProfile { site: site.address, profile }))
         })
     }
 
     /// Creates a site from its profile. False when it is known already, or all its ways are taken: the first ones stay.
-    pub fn seed(&mut self, seed: InitialProfile) -> bool {
-        let address = seed.site;
+    pub fn preset(&mut self, initial: InitialProfile) -> bool {
+        let address = initial.site;
         let first = Sites::set_of(address);
         let ways = first..(first + WAYS).min(SITES);
         if address == 0 || self.sites[ways.clone()].iter().any(|site| site.address == address) {
             return false;
         }
         let Some(place) = self.sites[ways].iter_mut().find(|site| site.address == 0) else { return false };
-        *place = seed.habit.site(address);
+        *place = initial.profile.site(address);
         true
     }
 
@@ -177,7 +179,7 @@ mod tests {
     use proptest::prelude::*;
 
     const AREA: Run = Run { first_page: 1 << 20, pages: 1 << 20 };
-    const ROOM: Limits = Limits {
+    const LIMITS: Limits = Limits {
         budget_pages: 4096,
         life_pages: 4096,
         fault_ns: 5000,
@@ -189,32 +191,32 @@ mod tests {
 
     fn fault(sites: &mut Sites, site: u64, page: u64) -> u32 {
         let page = AREA.first_page + page;
-        let fault = Fault { site, page, area: AREA, distance: 0, mark: 0, kind: Kind::Home };
-        sites.on_fault(&fault, &ROOM, |_| false).fetch.pages
+        let fault = Fault { site, page, area: AREA, distance: 0, mark: 0, kind: Kind::Stored };
+        sites.on_fault(&fault, &LIMITS, |_| false).fetch.pages
     }
 
     proptest! {
         #[test]
-        fn any_bytes_are_a_habit_and_a_habit_is_kept_as_it_is(bytes: [u8; HABIT_BYTES], site: u64) {
-            let habit = SiteProfile::of(&bytes);
-            prop_assert_eq!(SiteProfile::of(&habit.bytes()), habit);
-            prop_assert_eq!(InitialProfile::of(InitialProfile { site, habit }.words()), InitialProfile { site, habit });
+        fn any_bytes_are_a_habit_and_a_habit_is_kept_as_it_is(bytes: [u8; PROFILE_BYTES], site: u64) {
+            let profile = SiteProfile::of(&bytes);
+            prop_assert_eq!(SiteProfile::of(&profile.bytes()), profile);
+            prop_assert_eq!(InitialProfile::of(InitialProfile { site, profile }.words()), InitialProfile { site, profile });
         }
 
         #[test]
         fn any_habit_makes_a_site_that_keeps_its_bounds(
-            bytes: [u8; HABIT_BYTES],
+            bytes: [u8; PROFILE_BYTES],
             pages in proptest::collection::vec(0_u64..1 << 20, 1..80),
         ) {
             let mut sites = Box::new(Sites::UNKNOWN);
-            let seeded = sites.seed(InitialProfile { site: 9, habit: SiteProfile::of(&bytes) });
-            prop_assert!(seeded);
+            let preset = sites.preset(InitialProfile { site: 9, profile: SiteProfile::of(&bytes) });
+            prop_assert!(preset);
             for page in pages {
                 let fetched = fault(&mut sites, 9, page);
                 prop_assert!((1..=256).contains(&fetched));
             }
-            for (_, seed) in sites.habits() {
-                prop_assert_eq!(SiteProfile::of(&seed.habit.bytes()), seed.habit);
+            for (_, initial) in sites.profiles() {
+                prop_assert_eq!(SiteProfile::of(&initial.profile.bytes()), initial.profile);
             }
         }
     }
@@ -237,10 +239,10 @@ mod tests {
         (0..4000).for_each(|n| {
             fault(&mut sites, 7, n * 7919 % (1 << 20));
         });
-        let (_, seed) = sites.habits().next().unwrap();
+        let (_, initial) = sites.profiles().next().unwrap();
         let mut again = Box::new(Sites::UNKNOWN);
-        assert!(again.seed(seed));
-        assert!(!again.seed(seed), "it is there already");
+        assert!(again.preset(initial));
+        assert!(!again.preset(initial), "it is there already");
         assert_eq!(again.known().count(), 0, "it has not faulted yet");
         assert_eq!(fault(&mut again, 7, 500), 1);
         assert_eq!(again.known().map(|site| (site.site, site.faults)).collect::<Vec<_>>(), [(7, 1)]);
@@ -251,9 +253,9 @@ mod tests {
     fn no_more_sites_are_known_than_there_is_place_for() {
         let mut sites = Box::new(Sites::UNKNOWN);
         let taken = (1..10_000)
-            .filter(|site| sites.seed(InitialProfile { site: *site, habit: SiteProfile::of(&[3; 24]) }))
+            .filter(|site| sites.preset(InitialProfile { site: *site, profile: SiteProfile::of(&[3; 24]) }))
             .count();
         assert_eq!(taken, SITES);
-        assert!(!sites.seed(InitialProfile { site: 0, habit: SiteProfile::NONE }));
+        assert!(!sites.preset(InitialProfile { site: 0, profile: SiteProfile::NONE }));
     }
 }

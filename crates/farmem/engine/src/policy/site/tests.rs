@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 const AREA: Run = Run { first_page: 1 << 20, pages: 1 << 20 };
 
-const ROOM: Limits = Limits {
+const LIMITS: Limits = Limits {
     budget_pages: 16_384,
     life_pages: 16_384,
     fault_ns: 5000,
@@ -18,41 +18,41 @@ const ROOM: Limits = Limits {
 /// Program whose fetched pages all stay, and the policy that serves it.
 struct Endless {
     sites: Box<Sites>,
-    room: Limits,
+    limits: Limits,
     here: std::collections::HashSet<u64>,
-    held: std::collections::HashSet<u64>,
+    markers: std::collections::HashSet<u64>,
     faults: u32,
     brought: u64,
 }
 
 impl Endless {
-    fn new(room: Limits) -> Endless {
+    fn new(limits: Limits) -> Endless {
         let sites = Box::new(Sites::UNKNOWN);
-        Endless { sites, room, here: Default::default(), held: Default::default(), faults: 0, brought: 0 }
+        Endless { sites, limits, here: Default::default(), markers: Default::default(), faults: 0, brought: 0 }
     }
 
     /// Touches a page of the area from a site.
     fn touch(&mut self, site: u64, page: u64) -> Option<FetchPlan> {
         let page = AREA.first_page + page;
-        if self.here.contains(&page) && !self.held.contains(&page) {
+        if self.here.contains(&page) && !self.markers.contains(&page) {
             return None;
         }
         self.faults += 1;
-        let kind = if self.held.remove(&page) { Kind::Held } else { Kind::Home };
+        let kind = if self.markers.remove(&page) { Kind::Marker } else { Kind::Stored };
         let fault = Fault { site, page, area: AREA, distance: 0, mark: 0, kind };
-        let order = self.sites.on_fault(&fault, &self.room, |page| self.here.contains(&page));
-        let runs = order.ahead.iter().flat_map(|series| (0..series.runs).map(|n| series.run(n, AREA)));
-        for run in runs.chain([order.fetch]) {
+        let plan = self.sites.on_fault(&fault, &self.limits, |page| self.here.contains(&page));
+        let runs = plan.ahead.iter().flat_map(|series| (0..series.runs).map(|n| series.run(n, AREA)));
+        for run in runs.chain([plan.fetch]) {
             for page in run.first_page..run.end_page() {
                 if self.here.insert(page) {
                     self.brought += 1;
-                    if order.holds(page) {
-                        self.held.insert(page);
+                    if plan.has_marker(page) {
+                        self.markers.insert(page);
                     }
                 }
             }
         }
-        Some(order)
+        Some(plan)
     }
 
     fn unit_of(&self, site: u64) -> u32 {
@@ -62,27 +62,27 @@ impl Endless {
 
 #[test]
 fn a_new_site_begins_with_a_moderate_unit() {
-    let mut program = Endless::new(ROOM);
-    let order = program.touch(7, 1000).unwrap();
-    let whole: u32 = order.fetch.pages + order.ahead.iter().map(|series| series.pages()).sum::<u32>();
-    assert!((8..=64).contains(&whole), "{order:?}");
-    assert!(order.fetch.contains(AREA.first_page + 1000));
+    let mut program = Endless::new(LIMITS);
+    let plan = program.touch(7, 1000).unwrap();
+    let whole: u32 = plan.fetch.pages + plan.ahead.iter().map(|series| series.pages()).sum::<u32>();
+    assert!((8..=64).contains(&whole), "{plan:?}");
+    assert!(plan.fetch.contains(AREA.first_page + 1000));
 }
 
 #[test]
 fn a_sweep_faults_seldom_once_it_is_recognised() {
-    let mut program = Endless::new(ROOM);
+    let mut program = Endless::new(LIMITS);
     for page in 0..65_536 {
         program.touch(7, page);
     }
-    // Windows of 1024 pages: some 64 held pages, the first doublings, and watched pages.
+    // Windows of 1024 pages: some 64 markers, the first doublings, and watched pages.
     assert!(program.faults < 400, "{} faults for 65536 pages", program.faults);
     assert!(program.brought <= 65_536 + 2048);
 }
 
 #[test]
 fn a_sweep_down_is_a_sweep_too() {
-    let mut program = Endless::new(ROOM);
+    let mut program = Endless::new(LIMITS);
     for page in (0..65_536).rev() {
         program.touch(7, page + 4096);
     }
@@ -91,7 +91,7 @@ fn a_sweep_down_is_a_sweep_too() {
 
 #[test]
 fn one_instruction_may_sweep_ten_arrays_at_a_time() {
-    let mut program = Endless::new(ROOM);
+    let mut program = Endless::new(LIMITS);
     for page in 0..8192 {
         for array in 0..10 {
             program.touch(7, array * 8192 + page);
@@ -102,7 +102,7 @@ fn one_instruction_may_sweep_ten_arrays_at_a_time() {
 
 #[test]
 fn a_walk_in_long_steps_is_followed_in_advance() {
-    let mut program = Endless::new(ROOM);
+    let mut program = Endless::new(LIMITS);
     for step in 0..1000 {
         program.touch(7, step * 1000);
     }
@@ -111,10 +111,10 @@ fn a_walk_in_long_steps_is_followed_in_advance() {
 
 #[test]
 fn without_a_background_a_sweep_grows_what_it_brings_at_once() {
-    let mut program = Endless::new(Limits { ahead_page_ns: 0, ..ROOM });
+    let mut program = Endless::new(Limits { ahead_page_ns: 0, ..LIMITS });
     for page in 0..65_536 {
-        if let Some(order) = program.touch(7, page) {
-            assert_eq!(order.ahead, [Series::NOTHING; SERIES]);
+        if let Some(plan) = program.touch(7, page) {
+            assert_eq!(plan.ahead, [Series::NOTHING; SERIES]);
         }
     }
     // 256 units of 1 MiB at best. Several pages of each are watched, which costs a fault without a transfer each.
@@ -123,7 +123,7 @@ fn without_a_background_a_sweep_grows_what_it_brings_at_once() {
 
 #[test]
 fn a_site_whose_neighbours_are_never_used_ends_with_single_pages() {
-    let mut program = Endless::new(Limits { budget_pages: 4096, life_pages: 4096, ..ROOM });
+    let mut program = Endless::new(Limits { budget_pages: 4096, life_pages: 4096, ..LIMITS });
     for n in 0..2000u64 {
         // All over a large area, far from each other.
         program.touch(7, spread(n) % u64::from(AREA.pages));
@@ -133,7 +133,7 @@ fn a_site_whose_neighbours_are_never_used_ends_with_single_pages() {
 
 #[test]
 fn two_sites_have_two_units() {
-    let mut program = Endless::new(Limits { budget_pages: 4096, life_pages: 4096, ..ROOM });
+    let mut program = Endless::new(Limits { budget_pages: 4096, life_pages: 4096, ..LIMITS });
     for n in 0..4000u64 {
         program.touch(7, spread(n) % 500_000);
         program.touch(8, 500_000 + n * 8);
@@ -161,11 +161,11 @@ fn what_is_known_of_all_sites_takes_a_megabyte() {
 fn kind() -> impl Strategy<Value = Kind> {
     prop_oneof![
         Just(Kind::FirstTouch),
-        Just(Kind::Home),
-        Just(Kind::Home),
-        Just(Kind::Staged),
-        Just(Kind::Held),
-        Just(Kind::Arriving)
+        Just(Kind::Stored),
+        Just(Kind::Stored),
+        Just(Kind::Victim),
+        Just(Kind::Marker),
+        Just(Kind::InFlight)
     ]
 }
 
@@ -194,9 +194,9 @@ fn counters_that_the_program_wrote_over_stay_where_they_are() {
             area: Run { first_page: 0, pages: 1 << 20 },
             distance: 1,
             mark: 0,
-            kind: Kind::Home,
+            kind: Kind::Stored,
         };
-        assert!(sites.on_fault(&fault, &ROOM, |_| false).fetch.contains(page));
+        assert!(sites.on_fault(&fault, &LIMITS, |_| false).fetch.contains(page));
     }
     sites.sites[at].streams = most;
     sites.sites[at].streams.judge(false);
@@ -212,17 +212,17 @@ proptest! {
         base_log2 in any::<u8>(), max_unit_log2 in any::<u8>(), here in any::<u64>(),
     ) {
         let mut sites = Box::new(Sites::UNKNOWN);
-        let room = Limits { budget_pages, life_pages: budget_pages, fault_ns, page_ns, ahead_page_ns, base_log2, max_unit_log2 };
+        let limits = Limits { budget_pages, life_pages: budget_pages, fault_ns, page_ns, ahead_page_ns, base_log2, max_unit_log2 };
         for (site, page, kind, distance, mark) in faults {
             let area = Run { first_page, pages };
             let fault = Fault { site, page, area, distance, mark, kind };
-            let order = sites.on_fault(&fault, &room, |page| here >> (page % 64) & 1 != 0);
+            let plan = sites.on_fault(&fault, &limits, |page| here >> (page % 64) & 1 != 0);
             let area = if area.contains(page) { area } else { Run { first_page: page, pages: 1 } };
-            prop_assert!(order.fetch.contains(page), "{:?}", order);
-            prop_assert_eq!(order.fetch, order.fetch.within(area));
-            prop_assert!(order.fetch.pages <= 256);
-            prop_assert!(!order.holds(page));
-            for series in order.ahead {
+            prop_assert!(plan.fetch.contains(page), "{:?}", plan);
+            prop_assert_eq!(plan.fetch, plan.fetch.within(area));
+            prop_assert!(plan.fetch.pages <= 256);
+            prop_assert!(!plan.has_marker(page));
+            for series in plan.ahead {
                 prop_assert!(series.run_pages <= 256);
                 for n in 0..series.runs {
                     let run = series.run(n, area);
@@ -238,16 +238,16 @@ proptest! {
         base_log2 in 0u8..=2, max_unit_log2 in 2u8..=8, ahead_page_ns in prop_oneof![Just(0u32), Just(350u32)],
     ) {
         let mut sites = Box::new(Sites::UNKNOWN);
-        let room = Limits { base_log2, max_unit_log2, ahead_page_ns, ..ROOM };
+        let limits = Limits { base_log2, max_unit_log2, ahead_page_ns, ..LIMITS };
         for (site, page, kind) in faults {
             let page = AREA.first_page + page;
             let fault = Fault { site, page, area: AREA, distance: 0, mark: 0, kind };
-            let order = sites.on_fault(&fault, &room, |_| false);
-            if matches!(kind, Kind::Home | Kind::FirstTouch) {
-                prop_assert!(order.fetch.pages.is_power_of_two());
-                prop_assert_eq!(order.fetch.first_page % u64::from(order.fetch.pages), 0);
-                prop_assert!(order.fetch.pages >= 1 << base_log2);
-                prop_assert!(order.fetch.pages <= 1 << max_unit_log2.max(4));
+            let plan = sites.on_fault(&fault, &limits, |_| false);
+            if matches!(kind, Kind::Stored | Kind::FirstTouch) {
+                prop_assert!(plan.fetch.pages.is_power_of_two());
+                prop_assert_eq!(plan.fetch.first_page % u64::from(plan.fetch.pages), 0);
+                prop_assert!(plan.fetch.pages >= 1 << base_log2);
+                prop_assert!(plan.fetch.pages <= 1 << max_unit_log2.max(4));
             }
         }
     }

@@ -26,7 +26,7 @@ impl Liar {
     }
 
     fn change(&self, key: Key, change: impl FnOnce(&mut Vec<u8>)) {
-        change(held(&self.now).get_mut(&key).unwrap());
+        change(locked(&self.now).get_mut(&key).unwrap());
     }
 }
 
@@ -38,19 +38,19 @@ impl Store for Liar {
     fn put(&self, runs: &[PutRun<'_>]) -> Result<(), Error> {
         for run in runs {
             for (page, bytes) in (run.home.page..).zip(run.bytes.chunks_exact(PAGE_BYTES_SEALED)) {
-                held(&self.ever).push(((run.home.layer, page), bytes.to_vec()));
-                if !*held(&self.deaf) {
-                    held(&self.now).insert((run.home.layer, page), bytes.to_vec());
+                locked(&self.ever).push(((run.home.layer, page), bytes.to_vec()));
+                if !*locked(&self.deaf) {
+                    locked(&self.now).insert((run.home.layer, page), bytes.to_vec());
                 }
             }
         }
-        if *held(&self.failing) { Err(Error::Full(Liar::trouble("full"))) } else { Ok(()) }
+        if *locked(&self.failing) { Err(Error::Full(Liar::trouble("full"))) } else { Ok(()) }
     }
 
     fn get(&self, runs: &mut [GetRun<'_>]) -> Result<(), Error> {
         for run in runs {
             for (page, place) in (run.home.page..).zip(run.bytes.chunks_exact_mut(PAGE_BYTES_SEALED)) {
-                match held(&self.now).get(&(run.home.layer, page)) {
+                match locked(&self.now).get(&(run.home.layer, page)) {
                     Some(bytes) if bytes.len() == place.len() => place.copy_from_slice(bytes),
                     // As with Redis: a value of another length is lost.
                     _ => return Err(Error::Lost(Liar::trouble("not there, or not whole"))),
@@ -109,10 +109,10 @@ fn each_lie_is_found_out_and_named() {
         for key in [one, two, other_layer] {
             put(&store, key, 1).unwrap();
         }
-        let old = held(&liar.now)[&one].clone();
+        let old = locked(&liar.now)[&one].clone();
         put(&store, one, 2).unwrap();
-        let new = held(&liar.now)[&one].clone();
-        let neighbours = [two, other_layer].map(|key| held(&liar.now)[&key].clone());
+        let new = locked(&liar.now)[&one].clone();
+        let neighbours = [two, other_layer].map(|key| locked(&liar.now)[&key].clone());
         assert_eq!(get(&store, one), Ok(2));
         let byte = |at: usize| {
             let mut changed = new.clone();
@@ -159,16 +159,16 @@ fn what_is_forgotten_does_not_come_back_and_what_was_not_acknowledged_is_not_bel
     assert_eq!(get(&store, (1, 50)), Ok(2));
     store.forget_layer(1).unwrap();
     found_out(&store, (1, 0));
-    assert!(held(&store.versions).0.is_empty());
+    assert!(locked(&store.versions).0.is_empty());
     put(&store, (2, 0), 1).unwrap();
     // Acknowledges the page, and keeps the old one.
-    *held(&liar.deaf) = true;
+    *locked(&liar.deaf) = true;
     put(&store, (2, 0), 2).unwrap();
     found_out(&store, (2, 0));
-    *held(&liar.deaf) = false;
+    *locked(&liar.deaf) = false;
     // Reports a failure, and has the page.
     put(&store, (2, 1), 1).unwrap();
-    *held(&liar.failing) = true;
+    *locked(&liar.failing) = true;
     assert!(put(&store, (2, 1), 2).is_err());
     found_out(&store, (2, 1));
 }
@@ -180,7 +180,7 @@ fn the_store_sees_nothing_of_a_page_and_equal_pages_look_different() {
         for key in [(0, 0), (0, 1), (0, 0)] {
             put(&store, key, 0).unwrap();
         }
-        let ever = held(&liar.ever);
+        let ever = locked(&liar.ever);
         for (_, bytes) in ever.iter() {
             // 16 bytes of zeros would stand there by chance once in 2^128.
             assert!(bytes.windows(16).all(|bytes| bytes != [0; 16]));
@@ -188,7 +188,7 @@ fn the_store_sees_nothing_of_a_page_and_equal_pages_look_different() {
         assert!(ever[0].1 != ever[1].1 && ever[0].1 != ever[2].1);
         let (another, liar) = sealed(cipher);
         put(&another, (0, 0), 0).unwrap();
-        assert!(held(&liar.ever)[0].1 != ever[0].1, "a key of its own");
+        assert!(locked(&liar.ever)[0].1 != ever[0].1, "a key of its own");
     }
 }
 
@@ -235,7 +235,7 @@ proptest! {
                 Event::Put(key, what) => {
                     put(&store, key, what).unwrap();
                     model.insert(key, what);
-                    truth.insert(key, held(&liar.now)[&key].clone());
+                    truth.insert(key, locked(&liar.now)[&key].clone());
                 }
                 Event::Forget(key) => {
                     store.forget(&[Span { home: at(key), pages: 1 }]).unwrap();
@@ -243,20 +243,20 @@ proptest! {
                     truth.remove(&key);
                 }
                 Event::Get(key) => {
-                    let honest = truth.contains_key(&key) && held(&liar.now).get(&key) == truth.get(&key);
+                    let honest = truth.contains_key(&key) && locked(&liar.now).get(&key) == truth.get(&key);
                     match get(&store, key) {
                         Ok(what) => prop_assert!(honest && model.get(&key) == Some(&what)),
                         Err(_) => prop_assert!(!honest),
                     }
                 }
                 Event::Replay(key, index) => {
-                    let ever = held(&liar.ever);
+                    let ever = locked(&liar.ever);
                     if !ever.is_empty() {
-                        held(&liar.now).insert(key, index.get(&ever).1.clone());
+                        locked(&liar.now).insert(key, index.get(&ever).1.clone());
                     }
                 }
                 Event::Change(key, index) => {
-                    if let Some(page) = held(&liar.now).get_mut(&key) {
+                    if let Some(page) = locked(&liar.now).get_mut(&key) {
                         let at = index.index(page.len());
                         page[at] ^= 0x40;
                     }
