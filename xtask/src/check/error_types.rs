@@ -12,12 +12,11 @@ const LEFT: allowance::Left = &[
     ("bench", 6),
     ("crates/access", 1),
     ("crates/aging", 1),
-    ("crates/farmem/server", 10),
-    ("crates/linux", 4),
+    ("crates/linux", 1),
     ("crates/llc", 3),
     ("crates/llc/emulator", 8),
     ("crates/masu", 2),
-    ("crates/sim", 6),
+    ("crates/sim", 1),
 ];
 
 /// Signatures beyond the numbers that are left.
