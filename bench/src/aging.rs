@@ -79,12 +79,12 @@ fn processor_time<'a, W: Choice, S>(ways: &[W], cost: impl Fn(&S) -> &Option<Cos
 }
 
 fn kept<'a, S>(cost: impl Fn(&S) -> &Option<Cost> + 'a) -> Column<'a, S> {
-    let bytes = move |run: &S| Some(cost(run).as_ref()?.said.pinned_bytes_max as f64);
+    let bytes = move |run: &S| Some(cost(run).as_ref()?.said.pinned_bytes_max.0 as f64);
     Column::median("kept by masu", Unit::Bytes, bytes)
 }
 
 fn dropped<'a, S>(cost: impl Fn(&S) -> &Option<Cost> + 'a) -> Column<'a, S> {
-    let bytes = move |run: &S| Some(cost(run).as_ref()?.said.dropped_bytes as f64);
+    let bytes = move |run: &S| Some(cost(run).as_ref()?.said.dropped_bytes.0 as f64);
     Column::median("dropped by masu", Unit::Bytes, bytes)
 }
 

@@ -4,10 +4,10 @@
 use std::fs::File;
 use std::io::Write as _;
 
+use aging::census::{Census, OfClass};
 use anyhow::{Context, Result, ensure};
 
 use crate::harness::{Metric, Runs, median_of, or_dash};
-use crate::masu::{CensusReport, ClassReport};
 use crate::place::Place;
 use crate::report::{Report, Target, Unit};
 use crate::session::Session;
@@ -64,12 +64,12 @@ fn cached(mib: u64) -> Result<File> {
     Ok(file)
 }
 
-fn report(session: &Session, options: &Options, runs: &Runs<&'static str, CensusReport>) -> Report {
+fn report(session: &Session, options: &Options, runs: &Runs<&'static str, Census>) -> Report {
     let Options { mib, cached_mib, .. } = options;
     let title =
         format!("census: who uses memory for what, with {mib} MiB of a program and {cached_mib} MiB of page cache");
     let mut report = Report::new("census", title, &session.host);
-    let cost = || Metric::less("looking", Unit::Milliseconds, |census: &CensusReport| census.cost_us / 1e3);
+    let cost = || Metric::less("looking", Unit::Milliseconds, |census: &Census| census.cost_us as f64 / 1e3);
     runs.compare(&mut report, &[(EXACT, SAMPLED)], &[cost()]);
     runs.figures(&mut report, &[cost().target(SAMPLED, Target::AtMost(30.0))]);
     report
@@ -81,24 +81,25 @@ fn report(session: &Session, options: &Options, runs: &Runs<&'static str, Census
     report
 }
 
-fn by_class(exact: &[CensusReport], sampled: &[CensusReport]) -> Table {
+fn by_class(exact: &[Census], sampled: &[Census]) -> Table {
     let mut table = Table::new(["class", "memory", "off by", "bound", "beyond the bound"]);
     let Some(first) = exact.first() else { return table };
     for (nth, of) in first.classes.iter().enumerate() {
-        let same_class = |(exact, sampled): (&'_ CensusReport, &'_ CensusReport)| {
+        let same_class = |(exact, sampled): (&'_ Census, &'_ Census)| {
             Some((exact.classes.get(nth)?.clone(), sampled.classes.get(nth)?.clone()))
         };
-        let pairs: Vec<(ClassReport, ClassReport)> = exact.iter().zip(sampled).filter_map(same_class).collect();
-        let middle = |value: &dyn Fn(&ClassReport, &ClassReport) -> f64| {
+        let pairs: Vec<(OfClass, OfClass)> = exact.iter().zip(sampled).filter_map(same_class).collect();
+        let middle = |value: &dyn Fn(&OfClass, &OfClass) -> f64| {
             or_dash(Unit::Bytes, median_of(&pairs, |(exact, sampled)| value(exact, sampled)))
         };
-        let off = |exact: &ClassReport, sampled: &ClassReport| (exact.bytes - sampled.bytes).abs();
-        let beyond = pairs.iter().filter(|(exact, sampled)| off(exact, sampled) > sampled.error_bound_bytes).count();
+        let off = |exact: &OfClass, sampled: &OfClass| exact.bytes.0.abs_diff(sampled.bytes.0) as f64;
+        let beyond =
+            pairs.iter().filter(|(exact, sampled)| off(exact, sampled) > sampled.error_bound_bytes.0 as f64).count();
         table.row([
-            of.class.clone(),
-            middle(&|exact, _| exact.bytes),
+            of.class.name().to_owned(),
+            middle(&|exact, _| exact.bytes.0 as f64),
             middle(&off),
-            middle(&|_, sampled| sampled.error_bound_bytes),
+            middle(&|_, sampled| sampled.error_bound_bytes.0 as f64),
             format!("{beyond} of {}", pairs.len()),
         ]);
     }

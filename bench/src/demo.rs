@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use hugepages::report::Report as AttachReport;
 use units::Bytes;
 
-use crate::masu::AttachReport;
 use crate::pairs::{median, order_of_round};
 use crate::place::Place;
 use crate::process::{Resident, resident};

@@ -6,13 +6,14 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use ::masu::reports::PagesReport;
+use anyhow::{Result, ensure};
 use serde::Serialize;
 use units::cast::fits;
 
 use crate::harness::{Column, Runs};
 use crate::hot_pages::{PAGES_PER_WINDOW, hot_pages};
-use crate::masu::{Masu, PagesReport};
+use crate::masu::Masu;
 use crate::place::Place;
 use crate::report::{Report, Target, Unit};
 use crate::session::Session;
@@ -123,7 +124,7 @@ fn one_size(session: &Session, masu: &Masu, options: &Options, hot_per_window: u
     let (pid, pages) = (program.pid(), windows * PAGES_PER_WINDOW);
     let look = |time: Duration, truth: &[u32]| -> Result<(Score, PagesReport)> {
         let seen = masu.pages(pid, time, &session.processors, &session.stop)?;
-        Ok((score(&found_pages(&seen, start, pages)?, truth), seen))
+        Ok((score(&found_pages(&seen, start, pages), truth), seen))
     };
     program_once(&mut program, "where", session)?;
     let (mut samples, mut backend) = (Vec::new(), String::new());
@@ -137,7 +138,7 @@ fn one_size(session: &Session, masu: &Masu, options: &Options, hot_per_window: u
         }
         let (score, seen) = look(Duration::from_millis(options.watch_ms), &truth)?;
         samples.push(Sample { hot_per_window, epoch, score, observed_s: seen.observed_s, detection_s });
-        backend = seen.backend;
+        backend = seen.backend.to_string();
         if epoch + 1 < options.sets {
             program_once(&mut program, "move", session)?;
         }
@@ -150,19 +151,18 @@ fn program_once(program: &mut Workload, command: &str, session: &Session) -> Res
 }
 
 /// The pages, counted from address `start`, that masu saw accessed, in ascending order; those beyond `pages` are left out.
-fn found_pages(seen: &PagesReport, start: u64, pages: u32) -> Result<Vec<u32>> {
+fn found_pages(seen: &PagesReport, start: u64, pages: u32) -> Vec<u32> {
     let end = start + u64::from(pages) * 4096;
     let mut found = Vec::new();
     for run in seen.mappings.iter().flat_map(|mapping| &mapping.runs).filter(|run| run.accessed_reads > 0) {
-        let first = run.start.strip_prefix("0x").and_then(|hex| u64::from_str_radix(hex, 16).ok());
-        let first = first.with_context(|| format!("masu pages: `{}` is not an address", run.start))?;
+        let first = run.start.0;
         let past = first.saturating_add(run.pages.saturating_mul(4096));
         let (first, past) = (first.max(start), past.min(end));
         found.extend((first..past).step_by(4096).map(|address| fits::<u64, u32>((address - start) / 4096)));
     }
     found.sort_unstable();
     found.dedup();
-    Ok(found)
+    found
 }
 
 /// Both lists ascending.
@@ -184,36 +184,41 @@ fn columns() -> [Column<'static, Sample>; 4] {
 
 #[cfg(test)]
 mod tests {
+    use access::Backend;
+    use linux::Pid;
     use proptest::prelude::*;
+    use units::{Address, Rate};
 
     use super::*;
-    use crate::masu::{PagesMapping, PagesRun};
+    use ::masu::reports::{MappingHeat, PagesRun};
 
     const START: u64 = 0x7f00_0000_0000;
 
-    fn seen(runs: &[(u64, u64, u64)]) -> PagesReport {
-        let run = |&(start, pages, accessed_reads): &(u64, u64, u64)| PagesRun {
-            start: format!("{start:#x}"),
+    fn seen(runs: &[(u64, u64, u32)]) -> PagesReport {
+        let run = |&(start, pages, accessed_reads): &(u64, u64, u32)| PagesRun {
+            start: Address(start),
             pages,
+            huge: false,
             accessed_reads,
-            rate_per_s: 0.0,
+            rate_per_s: Rate::ZERO,
         };
-        let mapping = PagesMapping { start: String::new(), end: String::new(), runs: runs.iter().map(run).collect() };
-        PagesReport { pid: 1, backend: String::new(), observed_s: 1.0, mappings: vec![mapping] }
+        let (perms, path) = ("rw-p".to_owned(), "".into());
+        let runs = runs.iter().map(run).collect();
+        let mapping = MappingHeat { start: Address(0), end: Address(0), perms, path, runs };
+        PagesReport {
+            pid: Pid(1),
+            name: "x".into(),
+            backend: Backend::BpfWalk,
+            observed_s: 1.0,
+            mappings: vec![mapping],
+        }
     }
 
     #[test]
     fn runs_are_clipped_to_the_program_s_memory_and_untouched_ones_left_out() {
         let report = seen(&[(START - 4096, 3, 1), (START + 4 * 4096, 1, 0), (START + 6 * 4096, 9, 2)]);
-        assert_eq!(found_pages(&report, START, 8).unwrap(), [0, 1, 6, 7]);
-        let bad = PagesReport {
-            mappings: vec![PagesMapping {
-                runs: seen(&[(0, 1, 1)]).mappings.remove(0).runs,
-                ..seen(&[]).mappings.remove(0)
-            }],
-            ..seen(&[])
-        };
-        assert!(found_pages(&bad, START, 8).unwrap().is_empty());
+        assert_eq!(found_pages(&report, START, 8), [0, 1, 6, 7]);
+        assert!(found_pages(&seen(&[(0, 1, 1)]), START, 8).is_empty());
     }
 
     #[test]
@@ -229,8 +234,8 @@ mod tests {
         #[test]
         fn a_reading_that_is_the_truth_scores_one(pages in prop::collection::btree_set(0u32..4096, 1..200)) {
             let truth: Vec<u32> = pages.into_iter().collect();
-            let runs: Vec<(u64, u64, u64)> = truth.iter().map(|page| (START + u64::from(*page) * 4096, 1, 1)).collect();
-            let found = found_pages(&seen(&runs), START, 4096).unwrap();
+            let runs: Vec<(u64, u64, u32)> = truth.iter().map(|page| (START + u64::from(*page) * 4096, 1, 1)).collect();
+            let found = found_pages(&seen(&runs), START, 4096);
             prop_assert_eq!(score(&found, &truth), Score { hot: truth.len(), found: truth.len(), right: truth.len() });
         }
     }

@@ -19,12 +19,13 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use ::masu::reports::RunReport;
 use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
 
 use crate::children::{Ended, OwnChild, Usage, describe};
 use crate::host::{VmCounters, huge_pages_in_use};
-use crate::masu::{Masu, RunReport, run_report};
+use crate::masu::{Masu, run_report};
 use crate::place::Place;
 use crate::session::Session;
 use crate::thp::{Guard, Mode};

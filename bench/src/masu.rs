@@ -1,16 +1,18 @@
 //! The command under test, run as a user runs it, and its reports with `--json`.
 
-mod sources;
-
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use ::masu::reports::{PagesReport, RunReport};
+use aging::census::Census;
 use anyhow::{Context, Result, bail, ensure};
+use farmem::report::Report as LocalReport;
+use hugepages::report::Report as AttachReport;
+use linux::Untrusted;
+use llc::shared::report::Report as SharedReport;
 use rustix::process::Signal;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 
 use crate::children::{OwnChild, describe};
 use crate::place::{Place, Processors};
@@ -20,223 +22,6 @@ use crate::stop::Stop;
 #[derive(Clone, Debug)]
 pub struct Masu {
     path: PathBuf,
-}
-
-/// Final report of `masu attach --json`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct AttachReport {
-    /// The process.
-    pub pid: u32,
-    /// The mechanism that watched it.
-    #[serde(default)]
-    pub backend: String,
-    /// Whether masu settled before it ended.
-    pub settled: bool,
-    /// Time from attach to settled.
-    #[serde(default)]
-    pub settled_s: Option<f64>,
-    /// Windows of 2 MiB seen.
-    #[serde(default)]
-    pub windows_seen: u64,
-    /// Number of hot windows among them.
-    #[serde(default)]
-    pub windows_hot: u64,
-    /// Windows put on huge pages.
-    #[serde(default)]
-    pub windows_promoted: u64,
-    /// Windows given back.
-    #[serde(default)]
-    pub windows_demoted: u64,
-    /// Windows that the kernel or the policy refused, by reason.
-    #[serde(default)]
-    pub windows_refused: BTreeMap<String, u64>,
-    /// Resident memory before.
-    #[serde(default)]
-    pub rss_before_bytes: u64,
-    /// Resident memory after.
-    #[serde(default)]
-    pub rss_after_bytes: u64,
-    /// Growth of resident memory.
-    #[serde(default)]
-    pub extra_rss_fraction: f64,
-    /// Cost of reading all accessed bits.
-    #[serde(default)]
-    pub scan_us_per_gib: Option<f64>,
-    /// Cost of clearing all accessed bits.
-    #[serde(default)]
-    pub clear_us_per_gib: Option<f64>,
-    /// Processor time that masu used.
-    #[serde(default)]
-    pub cpu_s: f64,
-    /// Estimates for other settings.
-    #[serde(default)]
-    pub what_if: Vec<serde_json::Value>,
-}
-
-/// Report of `masu run --report FILE --json` after the program's end.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct RunReport {
-    /// Requested way of getting huge pages.
-    #[serde(default)]
-    pub huge: String,
-    /// Way that was actually used.
-    #[serde(default)]
-    pub served: String,
-    /// Huge pages by the kind of memory: heap, mmap, bss, stack, code.
-    #[serde(default)]
-    pub superpages: BTreeMap<String, Superpages>,
-    /// Huge pages split again because they were not used.
-    #[serde(default)]
-    pub demoted_windows: u64,
-    /// Memory that this returned.
-    #[serde(default)]
-    pub returned_bytes: u64,
-    /// Notes for the reader.
-    #[serde(default)]
-    pub notes: Vec<String>,
-    /// Remaining fields of the report.
-    #[serde(flatten)]
-    pub rest: BTreeMap<String, serde_json::Value>,
-}
-
-/// Outcome for the windows of one kind of memory.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Superpages {
-    /// Windows for which a huge page was wanted.
-    pub reserved_windows: u64,
-    /// Windows with a huge page.
-    pub allocated_windows: u64,
-    /// Windows refused by the kernel.
-    pub failed_windows: u64,
-    /// Windows that were huge and have been split since.
-    pub downgraded_windows: u64,
-}
-
-/// Report of `masu run --local --report FILE --json` after the program's end.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct LocalReport {
-    /// Time from the program's start to its end, in seconds.
-    pub elapsed_s: f64,
-    /// Part of this time during which its threads waited for memory.
-    pub stall_s: f64,
-    /// Budget of paged memory in bytes.
-    pub local_bytes: u64,
-    /// Total paged memory in bytes.
-    pub paged_bytes: u64,
-    /// Peak resident bytes, victim queue included.
-    pub peak_resident_bytes: u64,
-    /// Page faults that fetched something.
-    pub faults: u64,
-    /// Page faults whose page was still in memory.
-    pub faults_staged: u64,
-    /// First-touch page faults.
-    pub faults_first: u64,
-    /// Fetched.
-    pub bytes_in: u64,
-    /// Written back.
-    pub bytes_out: u64,
-    /// Median transfer size of faults; `None` without known sites.
-    pub unit_bytes_median: Option<u64>,
-    /// Remaining fields of the report: sites, estimates for other budgets, notes.
-    #[serde(flatten)]
-    pub rest: BTreeMap<String, serde_json::Value>,
-}
-
-/// Report of `masu pages --json`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct PagesReport {
-    /// The process.
-    pub pid: u32,
-    /// The mechanism that watched it.
-    #[serde(default)]
-    pub backend: String,
-    /// Length of the observation, in seconds.
-    pub observed_s: f64,
-    /// Mappings of the process.
-    pub mappings: Vec<PagesMapping>,
-}
-
-/// One mapping of a [`PagesReport`].
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct PagesMapping {
-    /// First address, `0x…`.
-    pub start: String,
-    /// First address after it, `0x…`.
-    pub end: String,
-    /// Runs of pages that were alike.
-    pub runs: Vec<PagesRun>,
-}
-
-/// Pages next to each other that were accessed alike.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct PagesRun {
-    /// First address, `0x…`.
-    pub start: String,
-    /// Number of 4 KiB pages.
-    pub pages: u64,
-    /// Number of readings that found them accessed.
-    pub accessed_reads: u64,
-    /// Estimated accesses per second of one page.
-    #[serde(default)]
-    pub rate_per_s: f64,
-}
-
-/// Report of `masu census --json`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct CensusReport {
-    /// Memory by class.
-    pub classes: Vec<ClassReport>,
-    /// The part of the frames that was looked at.
-    pub sampled_fraction: f64,
-    /// The time that looking took.
-    pub cost_us: f64,
-}
-
-/// One class of a [`CensusReport`].
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct ClassReport {
-    /// Name of the class.
-    pub class: String,
-    /// All of it.
-    pub bytes: f64,
-    /// 19 times of 20 `bytes` is off by no more than this.
-    pub error_bound_bytes: f64,
-}
-
-/// Report of `masu llc shared --json`, without the frames.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct SharedReport {
-    /// Frames that are merged.
-    pub merged_frames: u64,
-    /// Pages that have one of them.
-    pub merged_pages: u64,
-    /// Properties of the scan.
-    pub look: LookReport,
-}
-
-/// Properties of a scan of [`SharedReport`].
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct LookReport {
-    /// Pages whose entries were read.
-    pub pages_read: f64,
-    /// Frames whose flags were asked.
-    pub frames_asked: u64,
-    /// The processor time that it took.
-    pub cpu_us: f64,
-}
-
-impl SharedReport {
-    /// Cost of each of `pages` pages, in ns.
-    pub fn ns_per_page(&self, pages: f64) -> f64 {
-        self.look.cpu_us * 1e3 / pages
-    }
-
-    /// Cost of each page-table entry, in ns: more entries are read than there are pages, and of other processes too.
-    pub fn ns_per_entry(&self) -> f64 {
-        self.ns_per_page(self.look.pages_read)
-    }
 }
 
 impl Masu {
@@ -322,7 +107,7 @@ impl Masu {
     ///
     /// # Errors
     /// When it cannot be started, fails, or prints something else.
-    pub fn census(&self, options: &[&str], processors: &Processors, stop: &Stop) -> Result<CensusReport> {
+    pub fn census(&self, options: &[&str], processors: &Processors, stop: &Stop) -> Result<Census> {
         let mut command = Command::new(&self.path);
         command.args(["census", "--json"]).args(options);
         let child = OwnChild::start(command, processors, Place::Anywhere)?;
@@ -466,36 +251,55 @@ fn last_object<T: DeserializeOwned>(text: &str) -> Result<T> {
 /// # Errors
 /// When there is none.
 pub fn run_report(path: &Path) -> Result<RunReport> {
-    let text = std::fs::read_to_string(path).context("masu run left no report")?;
-    let mut report: RunReport = last_object(&text).context("masu run left no report")?;
+    let mut report: RunReport = report_in(path)?;
     // The program's path depends on this machine; the benchmark names the program itself.
-    report.rest.remove("command");
+    report.command.clear();
     Ok(report)
 }
 
-/// Reads the report that a `masu run --local` has left at `path`.
+/// Reads the report that a `masu run --local` has left at `path`. The source files in it are named as on every machine.
 ///
 /// # Errors
 /// When there is none.
 pub fn local_report(path: &Path) -> Result<LocalReport> {
-    let text = std::fs::read_to_string(path).context("masu run left no report")?;
-    let mut report: LocalReport = last_object(&text).context("masu run left no report")?;
-    report.rest.remove("command");
-    report.rest.values_mut().for_each(sources::shorten);
+    let mut report: LocalReport = report_in(path)?;
+    for file in report.sites.iter_mut().filter_map(|site| site.file.as_mut()) {
+        *file = Untrusted::from(below_workloads(&file.text()));
+    }
     Ok(report)
+}
+
+fn report_in<T: DeserializeOwned>(path: &Path) -> Result<T> {
+    let text = std::fs::read_to_string(path).context("masu run left no report")?;
+    last_object(&text).context("masu run left no report")
+}
+
+/// A path from the workloads' folder on; outside of it, the name of the file.
+fn below_workloads(path: &str) -> &str {
+    const WORKLOADS: &str = "remote-workloads/";
+    let below = path.rfind(&format!("/{WORKLOADS}")).map(|at| &path[at + 1..]);
+    let below = below.or_else(|| path.starts_with(WORKLOADS).then_some(path));
+    below.or_else(|| path.rsplit('/').next()).unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
+    use hugepages::Refusal;
+    use linux::Pid;
+
     use super::*;
 
     #[test]
-    fn a_report_of_paging_is_read_as_far_as_it_goes() {
-        let text = r#"{"elapsed_s":2.5,"local_bytes":4096,"faults":7,"bytes_in":8192,"unit_bytes_median":null,
-            "command":["x"],"sites":[{"faults":7}]}"#;
-        let report: LocalReport = last_object(text).unwrap();
-        assert_eq!((report.faults, report.bytes_in, report.bytes_out), (7, 8192, 0));
-        assert_eq!(report.rest["sites"][0]["faults"], 7);
+    fn a_source_file_is_named_as_on_every_machine() {
+        for (path, wanted) in [
+            ("/home/me/target/release/remote-workloads/adi.c", "remote-workloads/adi.c"),
+            ("/remote-workloads/old/remote-workloads/task.h", "remote-workloads/task.h"),
+            ("remote-workloads/sort.c", "remote-workloads/sort.c"),
+            ("/build/my-remote-workloads/x.c", "x.c"),
+            ("../sysdeps/memset.S", "memset.S"),
+        ] {
+            assert_eq!(below_workloads(path), wanted);
+        }
     }
 
     #[test]
@@ -506,29 +310,18 @@ mod tests {
     }
 
     #[test]
-    fn a_report_of_a_run_keeps_what_it_does_not_know() {
-        let text = r#"{"command":["true"],"huge":"touch","served":"hot","exit_status":0,"run_s":0.5,
-            "superpages":{"heap":{"reserved_windows":3,"allocated_windows":2,"failed_windows":1,"downgraded_windows":0}},
-            "notes":["static"]}"#;
-        let report: RunReport = last_object(text).unwrap();
-        assert_eq!((report.served.as_str(), report.superpages["heap"].failed_windows), ("hot", 1));
-        assert_eq!(report.rest["run_s"], 0.5);
-    }
-
-    #[test]
     fn a_masu_without_the_command_run_is_told_from_one_with_it() {
         assert!(!stand_in("exit 2").1.knows_run().unwrap());
         assert!(stand_in("exit 0").1.knows_run().unwrap());
     }
 
     #[test]
-    fn the_last_report_counts_and_unknown_fields_are_passed_over() {
-        let text =
-            "{\"pid\":1,\"settled\":false}\n{\n \"pid\": 2, \"settled\": true, \"settled_s\": 3.5,\n \"new\": [1]}\n";
-        let report: AttachReport = last_object(text).unwrap();
-        assert_eq!((report.pid, report.settled, report.settled_s), (2, true, Some(3.5)));
-        assert_eq!(last_object::<AttachReport>("").unwrap_err().to_string(), "its output is empty");
-        assert!(last_object::<AttachReport>("oops").is_err());
+    fn the_last_object_counts() {
+        let text = "{\"pid\":1}\n{\n \"pid\": 2,\n \"new\": [1]}\n";
+        assert_eq!(last_object::<serde_json::Value>(text).unwrap()["pid"], 2);
+        assert_eq!(last_object::<serde_json::Value>("").unwrap_err().to_string(), "its output is empty");
+        assert!(last_object::<serde_json::Value>("oops").is_err());
+        assert!(last_object::<AttachReport>(text).is_err(), "a field is missing");
     }
 
     #[test]
@@ -561,13 +354,18 @@ mod tests {
 
     #[test]
     fn an_interrupted_attach_reports() {
+        let report = r#"{"pid":7,"name":"x","backend":"bpf-walk","rung":"bpf-walk","dry_run":false,"ended":false,
+            "settled":false,"settled_s":null,"windows_seen":0,"windows_hot":0,"windows_compactable":0,
+            "windows_promoted":0,"windows_demoted":0,"windows_refused":{"busy":2},"rss_before_bytes":0,
+            "rss_after_bytes":null,"extra_rss_bytes":0,"extra_rss_fraction":0.0,"returned_bytes":0,
+            "scan_us_per_gib":null,"clear_us_per_gib":null,"cpu_s":0.5,"execs":0,"what_if":[]}"#;
         let script =
-            "trap 'echo {\\\"pid\\\":$2,\\\"settled\\\":false}; exit 0' INT; echo >&2; while :; do sleep 0.01; done";
-        let (_folder, masu) = stand_in(script);
+            format!("trap 'echo {}; exit 0' INT; echo >&2; while :; do sleep 0.01; done", report.replace('"', "\\\""));
+        let (_folder, masu) = stand_in(&script);
         let mut attached = masu.attach(7, &[], &Processors::ours().unwrap()).unwrap();
         std::thread::sleep(Duration::from_millis(500)); // the shell sets its trap
         assert!(attached.is_running());
         let report = attached.interrupt(&Stop::default()).unwrap();
-        assert_eq!((report.pid, report.settled), (7, false));
+        assert_eq!((report.pid, report.windows_refused[&Refusal::Busy]), (Pid(7), 2));
     }
 }

@@ -19,11 +19,11 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use clap::ValueEnum as _;
+use hugepages::report::Report as AttachReport;
 use serde::Serialize;
 
 use crate::choices;
 use crate::harness::{Choice as _, Column, Metric, Runs, median_of, or_dash};
-use crate::masu::AttachReport;
 use crate::place::Place;
 use crate::plot::{Chart, Series, grid};
 use crate::process::resident;

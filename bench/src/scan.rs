@@ -102,7 +102,7 @@ fn by_masu(session: &Session, masu: &Masu, pid: u32, options: &Options) -> Resul
         scan_us: report.scan_us_per_gib.context("masu reports no scan_us_per_gib")?,
         clear_us: report.clear_us_per_gib.context("masu reports no clear_us_per_gib")?,
     };
-    Ok((cost, report.backend))
+    Ok((cost, report.backend.to_string()))
 }
 
 /// Processor time of this thread; masu counts its costs in the same way.

@@ -126,9 +126,13 @@ fn cause(policy: Policy, runs: &[Run]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use units::Bytes;
+
     use super::*;
     use crate::children::Usage;
-    use crate::masu::RunReport;
+    use ::masu::reports::{Huge, RunReport};
 
     fn run(run_s: f64, huge_faults: u64, huge_faults_refused: u64) -> Run {
         let usage = Usage { user_s: 1.0, system_s: 0.5, rss_peak_bytes: 1 << 20, minor_faults: 9, major_faults: 0 };
@@ -161,10 +165,26 @@ mod tests {
     #[test]
     fn each_cause_has_its_sentence() {
         let report = RunReport {
-            huge: "touch".into(),
-            served: "hot".into(),
+            command: Vec::new(),
+            huge: Huge::Touch,
+            served: Huge::Hot,
+            exit_status: Some(0),
+            signal: None,
+            run_s: 1.0,
+            user_s: 1.0,
+            system_s: 0.5,
+            rss_peak_bytes: Bytes(0),
+            minor_faults: 9,
+            major_faults: 0,
+            processes: 1,
+            superpages: BTreeMap::new(),
+            small_sizes: BTreeMap::new(),
+            reserved_ever_windows: 0,
+            aligned_mappings: 0,
+            promoted_windows: 0,
+            demoted_windows: 0,
+            returned_bytes: Bytes(0),
             notes: vec!["the program is static".into()],
-            ..RunReport::default()
         };
         let outside = Run { report: Some(report), ..run(1.0, 50, 0) };
         assert_eq!(cause(Policy::Touch, &[outside]), "served hot instead of touch: the program is static");

@@ -140,9 +140,9 @@ pub fn run(session: &Session, options: &Options) -> Result<()> {
     no_difference(&end)
 }
 
-fn add(all: &mut BTreeMap<String, u64>, more: &BTreeMap<String, u64>) {
+fn add(all: &mut BTreeMap<String, u64>, more: &BTreeMap<impl ToString, u64>) {
     for (reason, count) in more {
-        *all.entry(reason.clone()).or_default() += count;
+        *all.entry(reason.to_string()).or_default() += count;
     }
 }
 

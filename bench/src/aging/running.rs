@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use aging::report::Summary;
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::Signal;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::children::{OwnChild, describe};
@@ -23,26 +24,13 @@ use crate::session::Session;
 /// Time limit for getting ready, and for restoring all settings.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Final report of `masu aging --json`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct AgingReport {
-    /// Processor time that it used, as it counts.
-    pub cpu_us: u64,
-    /// Time from its start to its end, in µs.
-    pub run_us: u64,
-    /// The most that it kept in memory.
-    pub pinned_bytes_max: u64,
-    /// Page cache that it dropped.
-    pub dropped_bytes: u64,
-}
-
 /// Cost of a `masu aging`.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Cost {
     /// Use of one processor while masu was active, as the kernel counts it (in steps of 10 ms).
     pub core_fraction: f64,
     /// masu's own report.
-    pub said: AgingReport,
+    pub said: Summary,
 }
 
 /// A running `masu aging` beside other programs. Dropping it ends masu, which restores its settings.
@@ -162,7 +150,7 @@ fn is_ready(line: &str) -> bool {
 }
 
 /// The report in the last line, the one with `"end": true`.
-fn last_report(text: &str) -> Result<AgingReport> {
+fn last_report(text: &str) -> Result<Summary> {
     let mut values = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     match values.rfind(|value| value["end"] == true) {
         Some(value) => serde_json::from_value(value).context("masu aging: its last line is not what it should be"),
@@ -172,6 +160,8 @@ fn last_report(text: &str) -> Result<AgingReport> {
 
 #[cfg(test)]
 mod tests {
+    use units::Bytes;
+
     use super::*;
 
     #[test]
@@ -183,8 +173,16 @@ mod tests {
     #[test]
     fn the_last_line_counts_and_decisions_before_it_do_not() {
         let text = "{\"ready\":true}\n{\"decision\":\"pin\"}\nnoise\n\
-                    {\"end\":true,\"cpu_us\":7,\"run_us\":1000,\"pinned_bytes_max\":4096,\"dropped_bytes\":8192,\"new\":1}\n";
-        let wanted = AgingReport { cpu_us: 7, run_us: 1000, pinned_bytes_max: 4096, dropped_bytes: 8192 };
+                    {\"end\":true,\"cpu_us\":7,\"run_us\":1000,\"pinned_bytes_max\":4096,\"dropped_bytes\":8192,\
+                    \"left_bytes\":0,\"releases\":2,\"refaults\":[]}\n";
+        let wanted = Summary {
+            cpu_us: 7,
+            run_us: 1000,
+            pinned_bytes_max: Bytes(4096),
+            dropped_bytes: Bytes(8192),
+            releases: 2,
+            ..Summary::default()
+        };
         assert_eq!(last_report(text).unwrap(), wanted);
         let said = last_report("{\"ready\":true}\n").unwrap_err().to_string();
         assert_eq!(said, "masu aging did not say what it has done");

@@ -1,13 +1,12 @@
 //! `masu-bench llc-figure`: the paper's figure. Two programs, 4 MiB of the cache each, half of the array shared; access
 //! time of the first and of the second, over the size of the array.
 
-use anyhow::{Context, Result};
-use units::Bytes;
-
-use super::scenario::{self, Condition, Simulated};
+use super::scenario;
 use crate::report::{Report, Target, Unit};
 use crate::session::Session;
 use crate::table::Table;
+use anyhow::{Context, Result};
+use sim::cache::report::{OfCondition as Condition, Report as Simulated};
 
 /// Arguments of `masu-bench llc-figure`.
 #[derive(Clone, Debug, clap::Args)]
@@ -66,7 +65,7 @@ fn rows(said: &Simulated) -> Table {
     head.extend(conditions.iter().flat_map(|condition| [condition.name.clone(), "ratio".to_owned()]));
     let mut table = Table::new(head);
     for point in &said.points {
-        let mut row = vec![Bytes(point.array_bytes.unwrap_or_default()).to_string()];
+        let mut row = vec![point.array_bytes.unwrap_or_default().to_string()];
         for condition in &point.conditions {
             let times: Vec<String> =
                 condition.programs.iter().map(|program| format!("{:.1}", program.access_cycles)).collect();
@@ -106,23 +105,49 @@ fn duty(said: &Simulated) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
+    use sim::cache::report::{OfProgram, OfRegion};
+    use units::{Bytes, WayMask};
+
     use super::*;
 
+    fn program(name: &str, access_cycles: f64) -> OfProgram {
+        OfProgram {
+            name: name.to_owned(),
+            mask: WayMask::NONE,
+            slowdown: 1.0,
+            access_cycles,
+            accesses: 9,
+            miss_fraction: 0.0,
+            mpki: 0.0,
+            free_ride_fraction: 0.0,
+            region_hit_fraction: 0.0,
+            stalled_fraction: 0.0,
+            occupancy_bytes: Bytes(0),
+            unmerged_pages: 0,
+        }
+    }
+
     fn said() -> Simulated {
-        let condition = |name: &str, ratio: f64, duty: f64| {
-            format!(
-                r#"{{"name": "{name}", "metrics": null, "passes_until_even": 3, "access_time_ratio": {ratio}, "regions": [{{"duty_fraction": {duty}}}],
-                "programs": [{{"name": "a", "slowdown": 1.0, "access_cycles": 40.0, "accesses": 9}},
-                             {{"name": "b", "slowdown": 1.0, "access_cycles": 41.25, "accesses": 9}}]}}"#
-            )
+        let region = |duty_fraction| OfRegion {
+            set: "s".to_owned(),
+            mask: WayMask::NONE,
+            occupancy_bytes: Bytes(0),
+            passes: 0,
+            fetched_bytes: Bytes(0),
+            busy_cycles: 0.0,
+            duty_fraction,
         };
-        let point = |size: u64, ratio: f64| {
-            let of = [condition("shared, CAT", 2.0 * ratio, 0.0), condition(REGION, ratio, ratio / 100.0)].join(",");
-            format!(r#"{{"array_bytes": {size}, "conditions": [{of}]}}"#)
+        let condition = |name: &str, ratio: f64, duty: f64| Condition {
+            access_time_ratio: ratio,
+            programs: vec![program("a", 40.0), program("b", 41.25)],
+            regions: vec![region(duty)],
+            passes_until_even: Some(3),
+            ..scenario::condition(name)
         };
-        let points = [point(1 << 20, 1.0), point(4 << 20, 1.5)].join(",");
-        serde_json::from_str(&format!(r#"{{"title": "t", "model": "m", "complete": true, "points": [{points}]}}"#))
-            .unwrap()
+        let point = |size: Bytes, ratio: f64| {
+            (Some(size), vec![condition("shared, CAT", 2.0 * ratio, 0.0), condition(REGION, ratio, ratio / 100.0)])
+        };
+        scenario::simulated(vec![point(Bytes::mib(1), 1.0), point(Bytes::mib(4), 1.5)])
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
+use super::index::ns_per;
 use super::ksm::{self, Merging};
 use crate::children::OwnChild;
 use crate::pairs::{Better, median, order_of_round};
@@ -83,7 +84,7 @@ pub fn run(session: &Session, options: &Options) -> Result<()> {
                 found.smaps_pages.push(merged);
             } else {
                 let look = masu.shared(1, &session.processors, &session.stop)?;
-                found.masu_ns.push(look.ns_per_page(pages));
+                found.masu_ns.push(ns_per(&look, pages));
                 found.masu_pages.push(look.merged_pages as f64);
                 last = Some(look);
             }
@@ -114,7 +115,7 @@ pub fn run(session: &Session, options: &Options) -> Result<()> {
     report.figure("saved", Unit::Bytes, Some(saved), None);
     report.figure("saved, as the kernel counts it", Unit::Bytes, Some(counted), None);
     report.figure("a look, per page of the guests", ns, median(&found.masu_ns), Some(Target::AtMost(200.0)));
-    report.figure("a look, per entry read", ns, Some(last.ns_per_entry()), None);
+    report.figure("a look, per entry read", ns, Some(ns_per(&last, last.look.pages_read.0 as f64)), None);
     report.figure("KSM took", Unit::Seconds, Some(took.as_secs_f64()), None);
     report.figure("booting took", Unit::Seconds, Some(boot.as_secs_f64()), None);
     report.note("smaps (KSM:) says how many pages of a guest are merged, and with whom not; the host must have nothing else merged.");

@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt as _;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use llc::shared;
 
 use super::ksm::{self, Merging};
 use crate::masu::Masu;
@@ -106,10 +107,16 @@ fn by_masu(session: &Session, masu: &Masu, costs: &mut Costs, pages: f64, expect
         [(&first, &mut costs.first, &mut costs.first_per_entry), (&again, &mut costs.again, &mut costs.again_per_entry)]
     {
         ensure!(look.merged_pages == expected, "masu found {} merged pages of {expected}", look.merged_pages);
-        per_page.push(look.ns_per_page(pages));
-        per_entry.push(look.ns_per_entry());
+        per_page.push(ns_per(look, pages));
+        per_entry.push(ns_per(look, look.look.pages_read.0 as f64));
     }
     Ok(again.look.frames_asked)
+}
+
+/// Processor time of a scan for each of `number` things, in ns. More entries are read than there are pages, and of
+/// other processes too.
+pub(super) fn ns_per(of: &shared::report::Report, number: f64) -> f64 {
+    of.look.cpu_us as f64 * 1e3 / number
 }
 
 /// Kernel's sums for each mapping, `KSM:` among them.

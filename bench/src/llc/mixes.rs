@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
+use llc::policy::metrics::Metrics;
+use sim::cache::report::{OfCondition as Condition, Report as Simulated};
 
-use super::scenario::{self, Condition, Metrics, Simulated};
+use super::scenario;
 use crate::report::{Report, Target, Unit};
 use crate::session::Session;
 use crate::table::Table;
@@ -193,17 +195,11 @@ mod tests {
     use super::*;
 
     fn said(ours: f64) -> Simulated {
-        let condition = |name: &str, unfairness: f64| {
-            format!(
-                r#"{{"name": "{name}", "access_time_ratio": 1.0, "programs": [], "regions": [],
-                "metrics": {{"unfairness": {unfairness}, "stp": 1.0, "antt": 1.0, "jain": 1.0}}}}"#
-            )
+        let condition = |name: &str, unfairness: f64| Condition {
+            metrics: Some(Metrics { unfairness, stp: 1.0, antt: 1.0, jain: 1.0 }),
+            ..scenario::condition(name)
         };
-        let of = [condition("none", 2.0), condition(OURS, ours), condition("dunn", 1.5)].join(",");
-        let text = format!(
-            r#"{{"title": "t", "model": "m", "complete": true, "points": [{{"array_bytes": null, "conditions": [{of}]}}]}}"#
-        );
-        serde_json::from_str(&text).unwrap()
+        scenario::simulated(vec![(None, vec![condition("none", 2.0), condition(OURS, ours), condition("dunn", 1.5)])])
     }
 
     #[test]

@@ -4,86 +4,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use serde::{Deserialize, Serialize};
+use sim::cache::report::Report as Simulated;
 
 use crate::report::repository;
 use crate::session::Session;
 
 /// A scenario may take this long.
 const PATIENCE: Duration = Duration::from_secs(3600);
-
-/// Output of `masu llc simulate --json`; names as in masu-llc-simulate(1).
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Simulated {
-    /// Title of the scenario.
-    pub title: String,
-    /// Kind of the model.
-    pub model: String,
-    /// All runs were made.
-    pub complete: bool,
-    /// Results for each size of the array; a single one if nothing is varied.
-    pub points: Vec<Point>,
-}
-
-/// Results for one size of the array.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Point {
-    /// Size of the array, where it is varied.
-    pub array_bytes: Option<u64>,
-    /// Results for each way to divide the cache.
-    pub conditions: Vec<Condition>,
-}
-
-/// Results of one way to divide the cache.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Condition {
-    /// Name of the policy, or of the scenario.
-    pub name: String,
-    /// Metrics of the condition.
-    pub metrics: Option<Metrics>,
-    /// The longest mean time of an access over the shortest.
-    pub access_time_ratio: f64,
-    /// Each program.
-    pub programs: Vec<Program>,
-    /// Passes of the programs from the first plan on until the ratio was 1.05 or less and stayed so.
-    #[serde(default)]
-    pub passes_until_even: Option<u64>,
-    /// Each region for shared pages.
-    pub regions: Vec<Region>,
-}
-
-/// Fairness and throughput.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct Metrics {
-    /// Greatest over least slowdown.
-    pub unfairness: f64,
-    /// System throughput, in programs.
-    pub stp: f64,
-    /// The mean slowdown.
-    pub antt: f64,
-    /// Jain's index.
-    pub jain: f64,
-}
-
-/// Results of one program under one condition.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Program {
-    /// Name of the program.
-    pub name: String,
-    /// Time beside the others over time alone.
-    pub slowdown: f64,
-    /// The mean time of an access.
-    pub access_cycles: f64,
-    /// Accesses that were made.
-    pub accesses: u64,
-}
-
-/// Results of one shared partition under one condition.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Region {
-    /// The part of a CPU that filling it took.
-    pub duty_fraction: f64,
-}
 
 /// A scenario by its name, in `bench/scenarios`.
 ///
@@ -140,6 +67,35 @@ pub fn simulate(session: &Session, scenario: &Path, svg: Option<&Path>) -> Resul
     let said: Simulated = session.masu()?.simulate(scenario, svg, PATIENCE, &session.processors, &session.stop)?;
     ensure!(said.complete, "{} was not run to its end", scenario.display());
     Ok((said, begun.elapsed()))
+}
+
+/// A report with one point for each size, for tests.
+#[cfg(test)]
+pub(super) fn simulated(points: Vec<(Option<units::Bytes>, Vec<sim::cache::report::OfCondition>)>) -> Simulated {
+    let point = |(array_bytes, conditions)| sim::cache::report::Point { array_bytes, conditions };
+    Simulated {
+        title: "t".to_owned(),
+        model: "m".to_owned(),
+        seed: 1,
+        cache_bytes: units::Bytes::mib(8),
+        cache_ways: 16,
+        complete: true,
+        points: points.into_iter().map(point).collect(),
+    }
+}
+
+/// A condition without programs, for tests.
+#[cfg(test)]
+pub(super) fn condition(name: &str) -> sim::cache::report::OfCondition {
+    sim::cache::report::OfCondition {
+        name: name.to_owned(),
+        metrics: None,
+        access_time_ratio: 1.0,
+        programs: Vec::new(),
+        regions: Vec::new(),
+        plan_changes: 0,
+        passes_until_even: None,
+    }
 }
 
 #[cfg(test)]

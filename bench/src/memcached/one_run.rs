@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use hugepages::report::Report as AttachReport;
 use serde::Serialize;
 use tempfile::TempDir;
 use units::Bytes;
 
-use crate::masu::{AttachReport, Attached, Masu};
+use crate::masu::{Attached, Masu};
 use crate::memcached::client::{Client, Got, Latency};
 use crate::memcached::command::Options;
 use crate::memcached::condition::Condition;

@@ -7,10 +7,11 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use hugepages::report::Report as AttachReport;
 use serde::Serialize;
 use units::Bytes;
 
-use crate::masu::{AttachReport, Masu};
+use crate::masu::Masu;
 use crate::pairs::{Better, median, order_of_round};
 use crate::place::Place;
 use crate::process::{processor_time, resident};

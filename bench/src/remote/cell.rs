@@ -16,7 +16,7 @@ use super::way::Way;
 use crate::cgroup::MemoryCgroup;
 use crate::children::{Ended, OwnChild, describe};
 use crate::launch::Program;
-use crate::masu::{LocalReport, Masu, local_report};
+use crate::masu::{Masu, local_report};
 use crate::place::Place;
 use crate::session::Session;
 use crate::workload::Reply;
@@ -49,8 +49,8 @@ pub struct Run {
     pub compressed_bytes: Option<u64>,
     /// Number of times that it was found waiting because the kernel found nothing to reclaim.
     pub waits: u64,
-    /// masu's report.
-    pub report: Option<LocalReport>,
+    /// masu's report, kept as it was for the samples: `--join` also reads those of an older masu.
+    pub report: Option<serde_json::Value>,
 }
 
 /// End of a run.
@@ -154,13 +154,13 @@ impl Bench<'_> {
             Ok(report) => report,
             Err(error) => return Ok(End::Badly(format!("{error:#}"))),
         };
-        if report.peak_resident_bytes > budget.0 {
-            let (had, may) = (Bytes(report.peak_resident_bytes), budget);
+        if report.peak_resident_bytes > budget {
+            let (had, may) = (report.peak_resident_bytes, budget);
             return Ok(End::Badly(format!("over its budget: {had} of {may}")));
         }
-        (run.faults, run.bytes_in, run.bytes_out) = (report.faults, report.bytes_in, report.bytes_out);
-        run.peak_bytes = report.peak_resident_bytes;
-        run.report = Some(report);
+        (run.faults, run.bytes_in, run.bytes_out) = (report.faults, report.bytes_in.0, report.bytes_out.0);
+        run.peak_bytes = report.peak_resident_bytes.0;
+        run.report = Some(serde_json::to_value(report)?);
         Ok(End::Well(Box::new(run)))
     }
 

@@ -12,6 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use farmem::report::Report as LocalReport;
 use units::Bytes;
 
 use super::cell::same_environment;
@@ -20,7 +21,7 @@ use super::task;
 use crate::cgroup::MemoryCgroup;
 use crate::children::{OwnChild, describe};
 use crate::launch::Program;
-use crate::masu::{LocalReport, Masu, local_report};
+use crate::masu::{Masu, local_report};
 use crate::pairs::{Better, median, order_of_round};
 use crate::place::Place;
 use crate::redis::server::Server;
@@ -235,7 +236,7 @@ impl Measured {
             of_masu(|report| report.faults_first),
             of_masu(|report| report.faults_staged),
             of_masu(|report| report.faults - report.faults_staged - report.faults_first),
-            of_masu(|report| Bytes(report.bytes_out).pages().0),
+            of_masu(|report| report.bytes_out.pages().0),
             if self.kind.is_of_masu() { "–".into() } else { count(self.all(|told| told.minor_faults as f64)) },
             if self.kind.is_of_masu() { "–".into() } else { count(self.all(|told| told.major_faults as f64)) },
             self.wrong.clone().unwrap_or_else(|| "as claimed".into()),

@@ -166,8 +166,8 @@ impl Bench<'_> {
             seed,
             checks: checks.with_context(|| format!("it said {:?}", ended.lines))?,
             steps: ended.errors.iter().filter_map(|line| steps_of(line)).sum(),
-            bytes_in: report.bytes_in,
-            bytes_out: report.bytes_out,
+            bytes_in: report.bytes_in.0,
+            bytes_out: report.bytes_out.0,
         })
     }
 }

@@ -2,10 +2,10 @@
 //!
 //! Pure: the host's facts come in, the backend and the reasons against better ones go out.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Method of observing the pages that a program touches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Backend {
     /// Page-table walk: every page, exact, 0.3 ms per GiB per scan.

@@ -21,7 +21,7 @@ use linux::kpagecgroup::GroupTable;
 use linux::kpageflags::FrameTable;
 use linux::probe::Known;
 use linux::{Error, KernelFiles, NotRead, Pid, Untrusted, lru_gen, pagemap, stat, status, vmstat};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use units::Bytes;
 
 use crate::class::{Class, Rest};
@@ -44,7 +44,7 @@ pub enum Closeness {
 }
 
 /// Result of a census.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Census {
     /// Memory that the kernel ages. Pages shared by several processes count once.
     pub classes: Vec<OfClass>,
@@ -72,7 +72,7 @@ pub struct Census {
 }
 
 /// Memory of one class.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct OfClass {
     /// Class.
     pub class: Class,
@@ -91,7 +91,7 @@ pub struct OfClass {
 }
 
 /// Memory that the kernel does not age.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct OfRest {
     /// Use.
     pub rest: Rest,
@@ -102,7 +102,7 @@ pub struct OfRest {
 }
 
 /// Resident memory of one process. Pages shared by several processes count for each.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct OfProcess {
     /// Pid.
     pub pid: Pid,
@@ -344,5 +344,44 @@ mod tests {
         assert!(in_pid_namespace(&FakeKernel::new().file("proc/self/ns/pid", "")));
         // Kernel without namespaces.
         assert!(!in_pid_namespace(&FakeKernel::new()));
+    }
+
+    #[test]
+    fn a_census_is_read_back_as_it_was_written() {
+        let class = |class, idle_bytes, refaults| OfClass {
+            class,
+            bytes: Bytes(9),
+            active_bytes: Known::Value(Bytes(4)),
+            idle_bytes,
+            locked_bytes: Bytes(1),
+            error_bound_bytes: Bytes(2),
+            refaults,
+        };
+        let report = Census {
+            classes: vec![
+                class(Class::ReadOnly, Known::Value(Bytes(4)), Known::Value(3)),
+                class(Class::Cache, Known::Unknown("a".to_owned()), Known::Unknown("b".to_owned())),
+            ],
+            rest: vec![OfRest { rest: Rest::PageTables, bytes: Bytes(5), error_bound_bytes: Bytes(6) }],
+            file_refaults: Some(7),
+            swap_refaults: None,
+            processes: vec![OfProcess {
+                pid: Pid(8),
+                name: "x".into(),
+                code_bytes: Bytes(1),
+                read_only_bytes: Bytes(2),
+                data_bytes: Bytes(3),
+                shared_bytes: Bytes(4),
+                major_faults: 5,
+            }],
+            processes_not_read: 1,
+            not_read: vec![NotRead { processes: 1, first: "gone".to_owned() }],
+            in_pid_namespace: true,
+            sampled_fraction: 0.25,
+            error_bound_bytes: Bytes(10),
+            cost_us: 11,
+        };
+        let text = serde_json::to_string(&report).unwrap();
+        assert_eq!(serde_json::from_str::<Census>(&text).unwrap(), report);
     }
 }

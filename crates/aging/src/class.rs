@@ -20,10 +20,10 @@
 //! No I/O, no clock, no randomness.
 
 use linux::kpageflags::FrameFlags;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Class of pages with content from a program or a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Class {
     /// Executed programs and libraries.
@@ -60,7 +60,7 @@ impl Class {
 }
 
 /// Memory of no class: the kernel does not age it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Rest {
     /// Pool of huge pages (hugetlb), in use or free.

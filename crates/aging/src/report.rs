@@ -3,7 +3,7 @@
 use std::fmt;
 
 use linux::{Pid, Untrusted};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use units::{Bytes, Fraction};
 
 use crate::class::Class;
@@ -150,7 +150,7 @@ pub enum Because {
 }
 
 /// Totals at the end.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub struct Summary {
     /// Running time.
     pub run_us: u64,
@@ -169,7 +169,7 @@ pub struct Summary {
 }
 
 /// Refaults of one class.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Refaults {
     /// Class.
     pub class: Class,
@@ -278,5 +278,20 @@ mod tests {
         assert_eq!(let_go.to_string(), "let go 412.0 MiB: /a has only 60.0 MiB left, which is below 64.0 MiB");
         let json = serde_json::to_value(&let_go).unwrap();
         assert_eq!((json["event"].as_str(), json["why"].as_str()), (Some("let_go"), Some("room")));
+    }
+
+    #[test]
+    fn a_summary_is_read_back_as_it_was_written() {
+        let report = Summary {
+            run_us: 1,
+            cpu_us: 2,
+            pinned_bytes_max: Bytes(3),
+            dropped_bytes: Bytes(4),
+            left_bytes: Bytes(5),
+            releases: 6,
+            refaults: vec![Refaults { class: Class::ReadOnly, refaults: 7 }],
+        };
+        let text = serde_json::to_string(&report).unwrap();
+        assert_eq!(serde_json::from_str::<Summary>(&text).unwrap(), report);
     }
 }

@@ -14,7 +14,7 @@ pub struct PartBackend {
     /// `observing`, `promoting`, `demoting` or `measuring again`.
     pub part: &'static str,
     /// Backend in use; `None` when none is available.
-    #[serde(flatten, serialize_with = "units::renamed::backend")]
+    #[serde(flatten, with = "units::renamed::backend")]
     pub backend: Option<&'static str>,
     /// Meaning for the user.
     pub meaning: String,
@@ -26,7 +26,7 @@ pub struct PartBackend {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Missing {
     /// Name of the backend.
-    #[serde(flatten, serialize_with = "units::renamed::backend")]
+    #[serde(flatten, with = "units::renamed::backend")]
     pub backend: &'static str,
     /// Reason.
     pub reason: String,

@@ -2,10 +2,11 @@
 
 use linux::symbol;
 use rustix::io::Errno;
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 /// Reasons, as counted and printed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Refusal {
     /// A file's pages or shared memory.
     NotAnonymous,
@@ -112,12 +113,6 @@ impl Refusal {
 impl std::fmt::Display for Refusal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.pad(self.name())
-    }
-}
-
-impl Serialize for Refusal {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(self.name())
     }
 }
 

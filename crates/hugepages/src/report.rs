@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use access::Backend;
 use linux::{Pid, Untrusted};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use units::{Address, Bytes, Pages, Window};
 
 use crate::Refusal;
@@ -13,14 +13,14 @@ use crate::policy::Promotion;
 use crate::target::{Phase, Target};
 
 /// The report on one program.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Report {
     /// Process id.
     pub pid: Pid,
     /// Name, as the kernel keeps it.
     pub name: Untrusted,
     /// Backend of the observation.
-    #[serde(flatten, serialize_with = "units::renamed::backend")]
+    #[serde(flatten, with = "units::renamed::backend")]
     pub backend: Backend,
     /// Planned only, nothing changed.
     pub dry_run: bool,
@@ -69,7 +69,7 @@ pub struct Report {
 }
 
 /// Neighbouring windows that would be promoted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct PlannedRun {
     /// Start of the first window.
     pub start: Address,
@@ -105,7 +105,7 @@ fn runs(planned: &[Promotion]) -> Vec<PlannedRun> {
 }
 
 /// Row of the what-if table.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
 pub struct WhatIf {
     /// The hot fraction.
     pub hot_fraction: f64,
@@ -182,5 +182,44 @@ mod tests {
         };
         assert_eq!(runs(&plan), [run(4, 1, 130, 8), run(8, 2, 500, 4)]);
         assert_eq!(runs(&[]), []);
+    }
+
+    #[test]
+    fn a_report_is_read_back_as_it_was_written() {
+        let report = Report {
+            pid: Pid(7),
+            name: Untrusted::new(*b"a\\b\xff\n"),
+            backend: Backend::DamonVaddr,
+            dry_run: true,
+            ended: false,
+            settled: true,
+            settled_s: Some(2.5),
+            windows_seen: 9,
+            windows_hot: 8,
+            windows_compactable: 1,
+            windows_promoted: 6,
+            windows_demoted: 2,
+            windows_refused: BTreeMap::from([(Refusal::NoHugePage, 1), (Refusal::NotHugeAfterwards, 3)]),
+            rss_before_bytes: Bytes::mib(16),
+            rss_after_bytes: Some(Bytes::mib(18)),
+            extra_rss_bytes: Bytes::mib(2),
+            extra_rss_fraction: 0.125,
+            returned_bytes: Bytes::kib(4),
+            scan_us_per_gib: Some(300.5),
+            clear_us_per_gib: None,
+            cpu_s: 0.25,
+            execs: 1,
+            plan: Some(vec![PlannedRun {
+                start: Window(9).start(),
+                windows: 2,
+                hot_pages: Pages(300),
+                extra_rss_bytes: Bytes(0),
+            }]),
+            what_if: vec![WhatIf { hot_fraction: 0.25, windows: 3, extra_rss_bytes: Bytes(1) }],
+        };
+        let text = serde_json::to_string(&report).unwrap();
+        assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), report);
+        assert!(text.contains(r#""backend":"damon-vaddr","rung":"damon-vaddr""#), "{text}");
+        assert!(text.contains(&format!(r#""{}":3"#, Refusal::NotHugeAfterwards)), "{text}");
     }
 }

@@ -96,7 +96,7 @@ impl Error {
 }
 
 /// Processes that could not be read, for one reason.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 pub struct NotRead {
     /// Number of processes.
     pub processes: u64,

@@ -6,12 +6,12 @@ use std::str::FromStr;
 
 use rustix::io::Errno;
 use rustix::process::{PidfdFlags, pidfd_open};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::Error;
 
 /// Process (thread group) id.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize)]
 #[serde(transparent)]
 pub struct Pid(pub i32);
 

@@ -14,7 +14,8 @@ use std::fmt;
 use std::os::fd::AsFd;
 
 use rustix::io::Errno;
-use serde::ser::{Serialize, SerializeMap, Serializer};
+use serde::ser::SerializeMap;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use units::{AddressRange, Bytes, PageSize};
 
 use crate::capabilities::Capabilities;
@@ -80,6 +81,21 @@ impl<T: Serialize> Serialize for Known<T> {
                 map.end()
             }
         }
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Known<T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Known<T>, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Form<T> {
+            Unknown { unknown: String },
+            Value(T),
+        }
+        Ok(match Form::deserialize(from)? {
+            Form::Unknown { unknown } => Known::Unknown(unknown),
+            Form::Value(value) => Known::Value(value),
+        })
     }
 }
 

@@ -23,7 +23,7 @@ use std::fmt::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Bytes chosen by others: the name of a process, the path of a mapping, the answer of a server. Display and JSON are
 /// escaped.
@@ -105,6 +105,31 @@ impl Serialize for Untrusted {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.collect_str(self)
     }
+}
+
+impl<'de> Deserialize<'de> for Untrusted {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Untrusted, D::Error> {
+        String::deserialize(from).map(|text| Untrusted(unescaped(text.as_bytes())))
+    }
+}
+
+/// Bytes of a text that [`Untrusted`] displays. An unknown escape stands for itself.
+fn unescaped(mut text: &[u8]) -> Vec<u8> {
+    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    let mut bytes = Vec::with_capacity(text.len());
+    while let [first, rest @ ..] = text {
+        let (byte, rest) = match text {
+            [b'\\', b'\\', rest @ ..] => (b'\\', rest),
+            [b'\\', b'x', high, low, after @ ..] => match (digit(*high), digit(*low)) {
+                (Some(high), Some(low)) => (high << 4 | low, after),
+                _ => (*first, rest),
+            },
+            _ => (*first, rest),
+        };
+        bytes.push(byte);
+        text = rest;
+    }
+    bytes
 }
 
 /// Escapes strange text in our own text, so nothing controls a terminal or begins a line.

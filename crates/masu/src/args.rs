@@ -13,7 +13,7 @@ use access::Backend;
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use contract::placement::Size;
 use linux::Pid;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use units::{Bytes, Fraction, NonZeroFraction};
 
 pub use aging::{AgingTask, Budget};
@@ -223,7 +223,7 @@ pub struct RunTask {
 }
 
 /// Time and basis of promotion.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Huge {
     /// At the first touch, by a library inside the program.
@@ -232,6 +232,16 @@ pub enum Huge {
     Hot,
     /// Never: the program runs unchanged.
     Off,
+}
+
+impl std::fmt::Display for Huge {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Huge::Touch => "touch",
+            Huge::Hot => "hot",
+            Huge::Off => "off",
+        })
+    }
 }
 
 /// Division of a paged program into parts with transfer sizes of their own.

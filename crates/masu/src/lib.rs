@@ -13,6 +13,13 @@ mod privileges;
 mod runtime;
 mod terminal;
 
+/// Types of the JSON reports that no other crate has.
+pub mod reports {
+    pub use crate::args::Huge;
+    pub use crate::commands::pages::{MappingHeat, Report as PagesReport, Run as PagesRun};
+    pub use crate::commands::run::report::{Report as RunReport, Windows};
+}
+
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::LazyLock;

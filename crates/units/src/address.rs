@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
 use crate::{Bytes, Pages};
 
@@ -54,6 +54,14 @@ impl fmt::Display for Address {
 impl Serialize for Address {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Address {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Address, D::Error> {
+        let text = String::deserialize(from)?;
+        let number = text.strip_prefix("0x").and_then(|digits| u64::from_str_radix(digits, 16).ok());
+        number.map(Address).ok_or_else(|| D::Error::custom(format!("{text}: expected an address, such as 0x7f12")))
     }
 }
 

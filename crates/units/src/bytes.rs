@@ -15,7 +15,7 @@ use crate::PageSize;
 pub struct Bytes(pub u64);
 
 /// A number of 4 KiB pages.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize)]
 #[serde(transparent)]
 pub struct Pages(pub u64);
 

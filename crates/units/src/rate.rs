@@ -4,7 +4,7 @@ use std::fmt;
 use std::iter::Sum;
 use std::ops::Add;
 
-use serde::Serialize;
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// Events per second, never negative.
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd, Serialize)]
@@ -26,6 +26,12 @@ impl Rate {
     /// As a plain number of events per second.
     pub const fn get(self) -> f64 {
         self.0
+    }
+}
+
+impl<'de> Deserialize<'de> for Rate {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Rate, D::Error> {
+        f64::deserialize(from).map(Rate::per_second)
     }
 }
 

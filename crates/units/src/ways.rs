@@ -104,6 +104,12 @@ impl Serialize for WayMask {
     }
 }
 
+impl<'de> Deserialize<'de> for WayMask {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<WayMask, D::Error> {
+        String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
 /// Text that is not a mask.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadWayMask(String);

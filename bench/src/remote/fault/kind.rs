@@ -10,10 +10,8 @@
 use std::fmt;
 
 use clap::ValueEnum;
+use farmem::report::Report as LocalReport;
 use serde::{Deserialize, Serialize};
-use units::Bytes;
-
-use crate::masu::LocalReport;
 
 /// Place of the touched page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
@@ -175,7 +173,7 @@ impl Kind {
                 about("faults from the store", home, all, ONE_IN)?;
                 others("of first touches", report.faults_first, plan.pages)?;
                 others("from the staging", report.faults_staged, 0)?;
-                let written = Bytes(report.bytes_out).pages().0;
+                let written = report.bytes_out.pages().0;
                 // The last pass changes nothing any more; pages that were changed before are written back while it
                 // fetches.
                 let changed = if self.changes() { plan.pages * (plan.passes + UNTIMED_PASSES) } else { plan.pages };
@@ -203,6 +201,8 @@ fn at_least(what: &str, count: u64, wanted: u64) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
+    use units::Pages;
+
     use super::*;
 
     const ALL: [Kind; 9] = [
@@ -227,8 +227,8 @@ mod tests {
             faults: home + staged + first,
             faults_staged: staged,
             faults_first: first,
-            bytes_out: pages_out * 4096,
-            ..LocalReport::default()
+            bytes_out: Pages(pages_out).bytes(),
+            ..LocalReport::of(0.0, &[])
         }
     }
 

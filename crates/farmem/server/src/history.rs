@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use farmem_engine::PAGE_BYTES;
 use farmem_engine::units::Learned;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use units::Bytes;
 
 /// Number of readings kept. When there are more, every second one is dropped, and readings come half as often.
@@ -44,7 +44,7 @@ impl Part {
 }
 
 /// Transfer size of a part, from a moment on.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Since {
     /// Seconds after the program's start.
     pub since_s: f64,

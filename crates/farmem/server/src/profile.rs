@@ -20,13 +20,13 @@ use farmem_engine::policy::site::{InitialProfile, SITES, Sites};
 use farmem_engine::units::Learned;
 use linux::build_id::{BuildId, build_id};
 use linux::maps::Mapping;
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 
 pub use file::{Broken, Kept, MOST_BYTES, bytes, parse};
 pub use folder::Folder;
 
 /// Report on a program's profile.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Profiled {
     /// Path of the file. In JSON, where a name can only be text, other bytes are replaced by marks.
     #[serde(serialize_with = "text")]

@@ -6,7 +6,7 @@ use farmem_engine::calls::Refusal;
 use farmem_engine::counters::{Counter, Counters};
 use farmem_engine::units::Learned;
 use linux::maps::Mapping;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use units::Bytes;
 
 use crate::history::History;
@@ -131,15 +131,15 @@ fn seconds_of_a_tick(counters: &Counters<'_>) -> f64 {
 }
 
 /// Report on a run of a paged program, with all programs that it started.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Report {
     /// Time from the start to the end.
     pub elapsed_s: f64,
     /// Time that threads waited for pages, of all threads together.
     pub stall_s: f64,
     /// Backend, a word of `masu facts`. `None` when nothing was paged.
-    #[serde(flatten, serialize_with = "units::renamed::backend")]
-    pub backend: Option<&'static str>,
+    #[serde(flatten, with = "units::renamed::backend")]
+    pub backend: Option<String>,
     /// Local memory of the program that had most.
     pub local_bytes: Bytes,
     /// Peak of paged memory, summed over the programs.
@@ -164,7 +164,7 @@ pub struct Report {
     /// Bytes of these read in the background, before their touch.
     pub bytes_in_ahead: Bytes,
     /// Cipher that seals pages before they go to the store; `None` where they are not sealed.
-    pub sealed: Option<&'static str>,
+    pub sealed: Option<String>,
     /// Bytes written to the store.
     pub bytes_out: Bytes,
     /// Bytes of these written in the background.
@@ -188,7 +188,7 @@ pub struct Report {
 }
 
 /// Predicted number of faults.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct WhatIf {
     /// Local memory of the prediction.
     pub local_bytes: Bytes,
@@ -247,7 +247,7 @@ impl Report {
             elapsed_s,
             stall_s: programs.iter().map(|program| program.stall_s).sum(),
             // One kernel, so it is the same for all.
-            backend: programs.iter().find_map(|program| program.backend).map(Backend::name),
+            backend: programs.iter().find_map(|program| program.backend).map(|backend| backend.name().to_owned()),
             sealed: None,
             local_bytes: local,
             paged_bytes: sum(|program| program.paged),
@@ -308,6 +308,7 @@ mod tests {
     use farmem_engine::counters::COUNTER_WORDS;
 
     use super::*;
+    use crate::history::Since;
 
     fn counted(refused: &[Refusal]) -> Counted {
         let words: [AtomicU64; COUNTER_WORDS] = array::from_fn(|_| AtomicU64::new(0));
@@ -349,5 +350,36 @@ mod tests {
             wanted[number] = 2;
             assert_eq!(counted(&[refusal, refusal]).calls_refused, wanted, "{refusal:?}");
         }
+    }
+
+    #[test]
+    fn a_report_is_read_back_as_it_was_written() {
+        let since = Since { since_s: 0.5, unit_bytes: Bytes::kib(4) };
+        let (faults, unit_bytes, units) = (3, Bytes::kib(64), vec![since]);
+        let site = Site {
+            function: "main".into(),
+            file: Some("a.c".into()),
+            line: Some(7),
+            faults,
+            unit_bytes,
+            units: units.clone(),
+        };
+        let report = Report {
+            backend: Some(Backend::Copy.name().to_owned()),
+            sealed: Some("AES".to_owned()),
+            staging_hit_rate: Some(0.5),
+            prefetch_hit_rate: Some(0.25),
+            unit_bytes_median: Some(unit_bytes),
+            sites: vec![site],
+            sections: vec![Section { section: 1, faults, unit_bytes, units }],
+            profile: Some(Profiled { path: "/p".into(), sites_loaded: 1, sites_saved: 2 }),
+            notes: vec!["n".to_owned()],
+            ..Report::of(1.5, &[counted(&[]), counted(&[Refusal::IoUring])])
+        };
+        let text = serde_json::to_string(&report).unwrap();
+        assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), report);
+        let nothing = Report::of(0.0, &[]);
+        let text = serde_json::to_string(&nothing).unwrap();
+        assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), nothing);
     }
 }

@@ -14,7 +14,7 @@ use linux::Untrusted;
 use linux::maps::Mapping;
 use object::read::elf::ElfFile64;
 use object::{Endianness, Object, ObjectKind, ObjectSymbol, SymbolKind};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use units::Bytes;
 
 use crate::history::{History, Since};
@@ -26,7 +26,7 @@ pub const MOST: usize = 20;
 const OF_THE_KERNEL: u64 = 1;
 
 /// A code site.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Site {
     /// The function, or `file+offset` where the program's file has no symbols.
     pub function: Untrusted,
@@ -59,7 +59,7 @@ pub fn of(learned: &Learned, mappings: &[Mapping], history: &History) -> Vec<Sit
 }
 
 /// Marked section.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Section {
     /// Its number.
     pub section: u32,

@@ -3,10 +3,10 @@
 //! No I/O, no clock, no randomness.
 
 use linux::maps::Mapping;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Use of a mapping by its program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
     /// Grown by `brk`: small allocations.

@@ -23,7 +23,7 @@
 //! Truth: Documentation/admin-guide/mm/ksm.rst; proc_pid_ksm_merging_pages(5), Documentation/filesystems/proc.rst.
 
 use rustix::io::Errno;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use units::{Bytes, Pages};
 
 use crate::key_lines::number;
@@ -33,7 +33,7 @@ use crate::{Error, KernelFiles, Pid};
 pub const ROOT: &str = "sys/kernel/mm/ksm";
 
 /// State of KSM (`run`). The discriminant is the number in the file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Run {
     /// Stopped. Merged pages stay merged.
@@ -45,7 +45,7 @@ pub enum Run {
 }
 
 /// Figure, if this kernel has it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(untagged)]
 pub enum Reported<T> {
     /// Reported figure.
@@ -71,7 +71,7 @@ impl<T> From<Option<T>> for Reported<T> {
 }
 
 /// Settings of the host, and counters of KSM.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Host {
     /// State of KSM.
     pub run: Run,

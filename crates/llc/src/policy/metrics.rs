@@ -9,10 +9,10 @@
 //! | ANTT       | (Σ s) / n             | 1    | the same |
 //! | Jain       | (Σ s)² / (n · Σ s²)   | 1    | Jain, Chiu and Hawe, DEC TR-301, 1984 |
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The four figures of one run.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Metrics {
     /// Greatest over least slowdown.
     pub unfairness: f64,

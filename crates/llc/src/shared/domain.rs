@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use linux::{Pid, Untrusted};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Criterion for trust domains.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum By {
     /// Processes of one control group trust each other.
@@ -44,7 +44,7 @@ impl fmt::Display for By {
 }
 
 /// Trust domain, named by the control group, the user, or a label of a configuration.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 #[serde(transparent)]
 pub struct Domain(pub Untrusted);
 
@@ -55,7 +55,7 @@ impl fmt::Display for Domain {
 }
 
 /// A process as the other sharers see it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Member {
     /// Name from `/proc/PID/status`.
     pub name: Untrusted,

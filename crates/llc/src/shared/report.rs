@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use linux::ksm;
 use linux::{Error, Pid, Untrusted};
 use serde::ser::SerializeSeq;
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
+use units::cast::saturated;
 use units::{Address, Bytes, Pages};
 
 use super::domain::{By, Domain, Member, crosses, domains_of};
@@ -16,9 +17,17 @@ use super::observe::{Look, Observer};
 
 /// The whole report, in the words of `--json`.
 #[derive(Debug, Serialize)]
-pub struct Report<'o> {
+pub struct WithFrames<'o> {
     /// Each merged frame with its sharers.
     pub frames: Frames<'o>,
+    /// Report without the frames.
+    #[serde(flatten)]
+    pub report: &'o Report,
+}
+
+/// Report without the frames.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Report {
     /// Memory saved by the merges, in bytes.
     pub bytes_saved: Bytes,
     /// Frames shared across trust domains.
@@ -30,11 +39,11 @@ pub struct Report<'o> {
     /// Pages that are merged or shared by fork, which this kernel does not tell apart (`fork_shared`). Not counted above.
     pub undecided_pages: u64,
     /// Frames grouped by their sharers, the largest saving first.
-    pub sets: Vec<Set<'o>>,
+    pub sets: Vec<Set>,
     /// Criterion for trust domains.
     pub domain_by: By,
     /// Selected processes that have merged pages.
-    pub processes: Vec<OfProcess<'o>>,
+    pub processes: Vec<OfProcess>,
     /// Processes that could not be scanned.
     pub not_read: Vec<NotRead>,
     /// Memory saved on the whole host, by the kernel's count. The kernel corrects it on the next pass of KSM.
@@ -48,12 +57,12 @@ pub struct Report<'o> {
 }
 
 /// Frames shared by the same processes.
-#[derive(Debug, Serialize)]
-pub struct Set<'o> {
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Set {
     /// Sharers.
     pub processes: Vec<Pid>,
     /// Their domains, each once.
-    pub domains: Vec<&'o Domain>,
+    pub domains: Vec<Domain>,
     /// The sharers do not all trust each other.
     pub crosses_domains: bool,
     /// Number of frames.
@@ -65,19 +74,19 @@ pub struct Set<'o> {
 }
 
 /// A process with merged pages.
-#[derive(Debug, Serialize)]
-pub struct OfProcess<'o> {
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OfProcess {
     /// Process id.
     pub pid: Pid,
     /// Name, user, group and domain.
     #[serde(flatten)]
-    pub member: &'o Member,
+    pub member: Member,
     /// Number of its merged pages.
     pub merged_pages: u64,
 }
 
 /// A process that could not be scanned.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NotRead {
     /// Process id.
     pub pid: Pid,
@@ -86,7 +95,7 @@ pub struct NotRead {
 }
 
 /// Cost of a scan.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cost {
     /// Scanned processes.
     pub processes: usize,
@@ -99,9 +108,9 @@ pub struct Cost {
     /// Pages no longer merged since the last scan.
     pub pages_gone: u64,
     /// Duration in microseconds.
-    pub took_us: u128,
+    pub took_us: u64,
     /// CPU time in microseconds.
-    pub cpu_us: u128,
+    pub cpu_us: u64,
 }
 
 /// Frames, serialized one after the other: there may be millions.
@@ -113,6 +122,11 @@ pub struct Frames<'o> {
 }
 
 impl<'o> Frames<'o> {
+    /// Frames of `observer` that are shared by a process of `of`; all frames for `None`.
+    pub fn of(observer: &'o Observer, of: Option<&'o BTreeSet<Pid>>) -> Frames<'o> {
+        Frames { index: observer.index(), members: observer.members(), of }
+    }
+
     /// Details of a sharer.
     pub fn member(self, pid: Pid) -> Option<&'o Member> {
         self.members.get(&pid)
@@ -157,21 +171,14 @@ impl Serialize for Frames<'_> {
     }
 }
 
-impl<'o> Report<'o> {
-    /// Report of `observer` after `look`, on the frames shared by a process of `of`; on all frames for `None`.
-    pub fn of(
-        observer: &'o Observer,
-        look: &Look,
-        of: Option<&'o BTreeSet<Pid>>,
-        domain_by: By,
-        ksm: ksm::Host,
-    ) -> Report<'o> {
-        let (index, members) = (observer.index(), observer.members());
-        let frames = Frames { index, members, of };
-        let sets: Vec<Set<'o>> = sets(frames.chosen())
+impl Report {
+    /// Report on these frames after `look`.
+    pub fn of(frames: Frames<'_>, look: &Look, domain_by: By, ksm: ksm::Host) -> Report {
+        let members = frames.members;
+        let sets: Vec<Set> = sets(frames.chosen())
             .into_iter()
             .map(|set| Set {
-                domains: domains_of(set.processes.iter().copied(), members),
+                domains: domains_of(set.processes.iter().copied(), members).into_iter().cloned().collect(),
                 crosses_domains: crosses(&set.processes, members),
                 frames: set.frames.0,
                 pages: set.mapped.0,
@@ -185,8 +192,7 @@ impl<'o> Report<'o> {
             cross_domain_frames: sets.iter().filter(|set| set.crosses_domains).map(|set| set.frames).sum(),
             merged_frames: sets.iter().map(|set| set.frames).sum(),
             merged_pages: sets.iter().map(|set| set.pages).sum(),
-            processes: processes(index, members, of),
-            frames,
+            processes: processes(frames),
             sets,
             domain_by,
             not_read: look.not_read.iter().map(not_read).collect(),
@@ -200,8 +206,8 @@ impl<'o> Report<'o> {
                 frames_asked: look.frames_asked,
                 pages_come: look.changed.come,
                 pages_gone: look.changed.gone,
-                took_us: look.took.as_micros(),
-                cpu_us: look.cpu.as_micros(),
+                took_us: saturated(look.took.as_micros()),
+                cpu_us: saturated(look.cpu.as_micros()),
             },
         }
     }
@@ -222,14 +228,11 @@ fn smart_scan_skips(ksm: &ksm::Host) -> bool {
         && ksm.unmerged().0 >= ksm.merged().0.saturating_mul(UNMERGED_TO_MERGED_MIN)
 }
 
-fn processes<'o>(
-    index: &'o Index,
-    members: &'o BTreeMap<Pid, Member>,
-    of: Option<&BTreeSet<Pid>>,
-) -> Vec<OfProcess<'o>> {
+fn processes(frames: Frames<'_>) -> Vec<OfProcess> {
+    let Frames { index, members, of } = frames;
     let chosen = members.iter().filter(|(pid, _)| of.is_none_or(|of| of.contains(pid)));
     chosen
-        .map(|(pid, member)| OfProcess { pid: *pid, member, merged_pages: index.of(*pid).len() as u64 })
+        .map(|(pid, member)| OfProcess { pid: *pid, member: member.clone(), merged_pages: index.of(*pid).len() as u64 })
         .filter(|of| of.merged_pages > 0)
         .collect()
 }
@@ -271,5 +274,51 @@ mod tests {
         assert!(!smart_scan_skips(&Host { smart_scan: Reported::Value(false), ..host(4000) }));
         assert!(!smart_scan_skips(&Host { smart_scan: Reported::NotReported, ..host(4000) }), "before Linux 6.7");
         assert!(!smart_scan_skips(&Host { pages_skipped: Reported::Value(0), ..host(4000) }));
+    }
+
+    #[test]
+    fn a_report_is_read_back_as_it_was_written() {
+        let domain = Domain("/vm".into());
+        let report = Report {
+            bytes_saved: Bytes(4096),
+            cross_domain_frames: 1,
+            merged_frames: 2,
+            merged_pages: 3,
+            undecided_pages: 4,
+            sets: vec![Set {
+                processes: vec![Pid(7), Pid(8)],
+                domains: vec![domain.clone()],
+                crosses_domains: false,
+                frames: 2,
+                pages: 3,
+                bytes_saved: Bytes(4096),
+            }],
+            domain_by: By::Cgroup,
+            processes: vec![OfProcess {
+                pid: Pid(7),
+                member: Member { name: "qemu".into(), uid: 1000, group: "/vm".into(), domain },
+                merged_pages: 3,
+            }],
+            not_read: vec![NotRead { pid: Pid(9), why: "denied".to_owned() }],
+            kernel_bytes_saved: Bytes(8192),
+            ksm: Host { zero_pages: Reported::NotReported, ..host(7) },
+            smart_scan_skips: true,
+            look: Cost {
+                processes: 1,
+                pages_read: Pages(2),
+                frames_asked: 3,
+                pages_come: 4,
+                pages_gone: 5,
+                took_us: 6,
+                cpu_us: 7,
+            },
+        };
+        let text = serde_json::to_string(&report).unwrap();
+        assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), report);
+        let (index, members) = (Index::default(), BTreeMap::new());
+        let frames = Frames { index: &index, members: &members, of: None };
+        let text = serde_json::to_string(&WithFrames { frames, report: &report }).unwrap();
+        assert!(text.starts_with(r#"{"frames":[],"bytes_saved":4096,"#), "{text}");
+        assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), report);
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use access::{AccessMap, Backend, Class, Observer, WindowHeat, estimate};
 use linux::maps::{self, Mapping};
 use linux::{Pid, Untrusted};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use units::{Address, Bytes, Pages, Rate};
 
 use crate::args::PagesTask;
@@ -19,34 +19,34 @@ use crate::terminal::print::{self, Table};
 use crate::{Done, HOST};
 
 /// The JSON output.
-#[derive(Debug, Serialize)]
-struct Report {
-    pid: Pid,
-    name: Untrusted,
-    #[serde(flatten, serialize_with = "units::renamed::backend")]
-    backend: Backend,
-    observed_s: f64,
-    mappings: Vec<MappingHeat>,
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    pub pid: Pid,
+    pub name: Untrusted,
+    #[serde(flatten, with = "units::renamed::backend")]
+    pub backend: Backend,
+    pub observed_s: f64,
+    pub mappings: Vec<MappingHeat>,
 }
 
 /// A mapping with resident pages.
-#[derive(Debug, Serialize)]
-struct MappingHeat {
-    start: Address,
-    end: Address,
-    perms: String,
-    path: Untrusted,
-    runs: Vec<Run>,
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MappingHeat {
+    pub start: Address,
+    pub end: Address,
+    pub perms: String,
+    pub path: Untrusted,
+    pub runs: Vec<Run>,
 }
 
 /// Neighbouring resident pages with the same count and rate.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-struct Run {
-    start: Address,
-    pages: u64,
-    huge: bool,
-    accessed_reads: u32,
-    rate_per_s: Rate,
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    pub start: Address,
+    pub pages: u64,
+    pub huge: bool,
+    pub accessed_reads: u32,
+    pub rate_per_s: Rate,
 }
 
 pub fn run(task: &PagesTask) -> Result<Done, Failure> {
@@ -269,5 +269,32 @@ mod tests {
     fn a_mapping_with_nothing_in_memory_is_left_out() {
         let maps = maps::parse("800000-a00000 rw-p 00000000 00:00 0\n", "maps").unwrap();
         assert!(heat_of(&maps[0], &two_windows()).is_none());
+    }
+
+    #[test]
+    fn a_report_is_read_back_as_it_was_written() {
+        let run = Run {
+            start: Address(0x7f00_0000_1000),
+            pages: 3,
+            huge: true,
+            accessed_reads: 2,
+            rate_per_s: Rate::per_second(0.5),
+        };
+        let mapping = MappingHeat {
+            start: Address(0x7f00_0000_0000),
+            end: Address(0x7f00_0000_4000),
+            perms: "rw-p".to_owned(),
+            path: "/a b".into(),
+            runs: vec![run],
+        };
+        let report = Report {
+            pid: Pid(7),
+            name: "x".into(),
+            backend: Backend::Residency,
+            observed_s: 1.5,
+            mappings: vec![mapping],
+        };
+        let text = serde_json::to_string(&report).unwrap();
+        assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), report);
     }
 }

@@ -2,7 +2,7 @@
 
 mod hot;
 pub mod local;
-mod report;
+pub mod report;
 pub mod sizes;
 mod watch;
 

@@ -206,7 +206,7 @@ mod tests {
         let points = arrays.iter().map(|array| Point { array_bytes: *array, conditions: conditions.clone() });
         Report {
             title: "t & u".into(),
-            model: MODEL,
+            model: MODEL.to_owned(),
             seed: 1,
             cache_bytes: Bytes::mib(1),
             cache_ways: 4,

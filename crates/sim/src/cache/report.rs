@@ -1,6 +1,6 @@
 //! Report of a scenario. Pure.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use units::{Bytes, WayMask};
 
 use super::counts::Counts;
@@ -13,12 +13,12 @@ pub const MODEL: &str = "a model: one access at a time, in order; nothing is fet
                          writing back takes no time, and which way a real cache chooses under a mask is not published";
 
 /// Complete report.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Report {
     /// Title.
     pub title: String,
     /// Description of the model, [`MODEL`].
-    pub model: &'static str,
+    pub model: String,
     /// Random seed.
     pub seed: u64,
     /// Size of the last-level cache.
@@ -32,7 +32,7 @@ pub struct Report {
 }
 
 /// Results at one size of the array.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Point {
     /// Size of the varied array.
     pub array_bytes: Option<Bytes>,
@@ -41,7 +41,7 @@ pub struct Point {
 }
 
 /// Results under one condition.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct OfCondition {
     /// Name.
     pub name: String,
@@ -61,7 +61,7 @@ pub struct OfCondition {
 }
 
 /// Results of one program.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct OfProgram {
     /// Name.
     pub name: String,
@@ -90,7 +90,7 @@ pub struct OfProgram {
 }
 
 /// Results of one shared partition.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct OfRegion {
     /// Shared set.
     pub set: String,
@@ -178,12 +178,64 @@ impl Report {
     pub fn new(scenario: &Scenario, points: Vec<Point>, complete: bool) -> Report {
         Report {
             title: scenario.title.clone(),
-            model: MODEL,
+            model: MODEL.to_owned(),
             seed: scenario.seed,
             cache_bytes: scenario.build.llc.bytes(),
             cache_ways: scenario.build.llc.ways.0,
             complete,
             points,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_is_read_back_as_it_was_written() {
+        let program = OfProgram {
+            name: "a".to_owned(),
+            mask: WayMask(0xff0),
+            slowdown: 1.5,
+            access_cycles: 40.25,
+            accesses: 9,
+            miss_fraction: 0.125,
+            mpki: 2.0,
+            free_ride_fraction: 0.5,
+            region_hit_fraction: 0.25,
+            stalled_fraction: 0.75,
+            occupancy_bytes: Bytes::mib(1),
+            unmerged_pages: 3,
+        };
+        let region = OfRegion {
+            set: "s".to_owned(),
+            mask: WayMask(3),
+            occupancy_bytes: Bytes::kib(4),
+            passes: 5,
+            fetched_bytes: Bytes(6),
+            busy_cycles: 7.5,
+            duty_fraction: 0.01,
+        };
+        let condition = OfCondition {
+            name: "c".to_owned(),
+            metrics: Metrics::of(&[1.0, 2.0]),
+            access_time_ratio: 1.25,
+            programs: vec![program],
+            regions: vec![region],
+            plan_changes: 2,
+            passes_until_even: Some(8),
+        };
+        let report = Report {
+            title: "t".to_owned(),
+            model: MODEL.to_owned(),
+            seed: 1,
+            cache_bytes: Bytes::mib(8),
+            cache_ways: 16,
+            complete: false,
+            points: vec![Point { array_bytes: Some(Bytes::mib(2)), conditions: vec![condition] }],
+        };
+        let text = serde_json::to_string(&report).unwrap();
+        assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), report);
     }
 }

@@ -11,7 +11,7 @@ use linux::processes::processes;
 use linux::{Error, Pid, ksm, status};
 use llc::shared::domain::By;
 use llc::shared::observe::{NO_CGROUPS, Observer};
-use llc::shared::report::{Report, Set};
+use llc::shared::report::{Frames, Report, Set, WithFrames};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use units::Pages;
 
@@ -109,13 +109,14 @@ impl Looks {
         self.observer.leave_out(keepers(&HOST)?);
         let look = self.observer.look(&*HOST).map_err(|error| at_frames(&error))?;
         let kernel = ksm::host(&*HOST).map_err(|error| at_ksm(&error))?;
-        let report = Report::of(&self.observer, &look, of.as_ref(), self.by, kernel);
+        let frames = Frames::of(&self.observer, of.as_ref());
+        let report = Report::of(frames, &look, self.by, kernel);
         self.in_part |= !report.not_read.is_empty();
         if json {
-            serde_json::to_writer(&mut *out, &report)?;
+            serde_json::to_writer(&mut *out, &WithFrames { frames, report: &report })?;
             writeln!(out)?;
         } else {
-            print(out, &report, of.as_ref())?;
+            print(out, &report, frames, of.as_ref())?;
         }
         Ok(true)
     }
@@ -164,11 +165,11 @@ fn at_frames(error: &Error) -> Failure {
     }
 }
 
-fn print(out: &mut impl Write, report: &Report<'_>, of: Option<&BTreeSet<Pid>>) -> Result<(), Failure> {
+fn print(out: &mut impl Write, report: &Report, frames: Frames<'_>, of: Option<&BTreeSet<Pid>>) -> Result<(), Failure> {
     if report.sets.is_empty() {
         writeln!(out, "{}", nothing(report, of))?;
     } else {
-        print_sets(out, report)?;
+        print_sets(out, report, frames)?;
     }
     if report.ksm.run != ksm::Run::Merging && !report.sets.is_empty() {
         writeln!(
@@ -222,7 +223,7 @@ fn write_smart_scan(out: &mut impl Write, unmerged: Pages) -> Result<(), Failure
 }
 
 /// The reason for an empty report.
-fn nothing(report: &Report<'_>, of: Option<&BTreeSet<Pid>>) -> String {
+fn nothing(report: &Report, of: Option<&BTreeSet<Pid>>) -> String {
     let whose = if of.is_some() { "of these processes are" } else { "are" };
     let run = report.ksm.run as u8;
     match report.ksm.run {
@@ -245,9 +246,9 @@ fn nothing(report: &Report<'_>, of: Option<&BTreeSet<Pid>>) -> String {
     }
 }
 
-fn print_sets(out: &mut impl Write, report: &Report<'_>) -> Result<(), Failure> {
+fn print_sets(out: &mut impl Write, report: &Report, frames: Frames<'_>) -> Result<(), Failure> {
     let name = |pid: &Pid| {
-        let of = report.frames.member(*pid);
+        let of = frames.member(*pid);
         of.map_or_else(|| pid.to_string(), |member| format!("{} {pid}", member.name))
     };
     let mut table = Table::new(&["shared by", "frames", "pages", "saved", "domains", ""]);
@@ -287,8 +288,8 @@ fn shortened(names: &[String]) -> String {
     }
 }
 
-fn print_warning(out: &mut impl Write, report: &Report<'_>) -> Result<(), Failure> {
-    let crossing = |set: &&Set<'_>| set.crosses_domains;
+fn print_warning(out: &mut impl Write, report: &Report) -> Result<(), Failure> {
+    let crossing = |set: &&Set| set.crosses_domains;
     let domains: BTreeSet<String> =
         report.sets.iter().filter(crossing).flat_map(|set| set.domains.iter().map(ToString::to_string)).collect();
     let domains = shortened(&domains.into_iter().collect::<Vec<_>>());

@@ -100,7 +100,7 @@ pub fn started(task: &RunTask, local: Local, relay: Relay) -> Result<ExitCode, N
         seen.not_begun.iter().for_each(|not_begun| print::note(format_args!("{}", of_child(not_begun))));
     } else {
         let mut report = report(&seen, &terms, ended.run);
-        report.sealed = cipher.map(Cipher::name);
+        report.sealed = cipher.map(|cipher| cipher.name().to_owned());
         report.notes.extend(not_sealed.then(|| NOT_SEALED.to_owned()));
         if let Err(error) = write(&report, place, task.json) {
             print::note(format_args!("cannot write the report: {error}"));
@@ -297,10 +297,10 @@ fn print(report: &Report, to: &mut impl Write) -> std::io::Result<()> {
     let ahead = some(report.bytes_in_ahead.0, format!(" ({} of it ahead{used})", report.bytes_in_ahead));
     let behind = some(report.bytes_out_behind.0, format!(" ({} of it in the background)", report.bytes_out_behind));
     writeln!(to, "  {} in{ahead}, {} out{behind}", report.bytes_in, report.bytes_out)?;
-    if let Some(cipher) = report.sealed {
+    if let Some(cipher) = &report.sealed {
         writeln!(to, "  sealed ({cipher})")?;
     }
-    if report.backend == Some(Backend::Copy.name()) {
+    if report.backend.as_deref() == Some(Backend::Copy.name()) {
         writeln!(
             to,
             "  pages were copied, not moved (backend copy); `masu facts` says on which backend this host stands"

@@ -9,7 +9,7 @@ use std::os::unix::process::ExitStatusExt;
 use hugepages::count::{Counted, Kind, Superpages};
 use linux::Untrusted;
 use linux::untrusted::visible;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use units::Bytes;
 
 use crate::args::Huge;
@@ -17,7 +17,7 @@ use crate::launch::child::Ended;
 use crate::terminal::print::Table;
 
 /// Report of a run.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// The program and its arguments.
     pub command: Vec<Untrusted>,
@@ -43,7 +43,7 @@ pub struct Report {
     /// Windows by kind of memory, each process at its fullest.
     pub superpages: BTreeMap<Kind, Windows>,
     /// Blocks of the sizes below 2 MiB, where the host gives any.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub small_sizes: BTreeMap<Bytes, u64>,
     /// Windows ever reserved by the library, counted as in the paper; without malloc's own reservations.
     pub reserved_ever_windows: u64,
@@ -59,7 +59,7 @@ pub struct Report {
 }
 
 /// Numbers of 2 MiB windows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Windows {
     pub reserved_windows: u64,
     pub allocated_windows: u64,
@@ -254,5 +254,19 @@ mod tests {
         assert_eq!(windows.failed_windows, None);
         assert_eq!(windows.downgraded_windows, Some(2));
         assert_eq!(windows.reserved_windows, 20);
+    }
+
+    #[test]
+    fn a_report_is_read_back_as_it_was_written() {
+        let mut report = Report::of(&["./solver".into(), "x".into()], Huge::Touch, Huge::Hot, &ended(15));
+        let windows =
+            Windows { reserved_windows: 3, allocated_windows: 2, failed_windows: None, downgraded_windows: Some(1) };
+        report.superpages.insert(Kind::Heap, windows);
+        report.notes.push("static".to_owned());
+        let text = serde_json::to_string(&report).unwrap();
+        assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), report);
+        report.small_sizes.insert(Bytes::kib(64), 7);
+        let text = serde_json::to_string(&report).unwrap();
+        assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), report);
     }
 }
