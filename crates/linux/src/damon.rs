@@ -42,11 +42,11 @@ const UPDATE_INTERVAL: &str = "0/contexts/0/monitoring_attrs/intervals/update_us
 ///
 /// # Errors
 /// When the journal cannot be written.
-pub fn record_undo<F: KernelFiles>(knobs: &mut HostSettings<'_, F>) -> Result<(), Error> {
+pub fn record_undo<F: KernelFiles>(settings: &mut HostSettings<'_, F>) -> Result<(), Error> {
     let mark = || Mark { path: format!("{KDAMONDS}/{UPDATE_INTERVAL}"), value: marked_update_us().to_string() };
     // The journal undoes in reverse: the thread is stopped before its files are removed.
-    knobs.record_undo_if_marked(&format!("{KDAMONDS}/nr_kdamonds"), "0", mark())?;
-    knobs.record_undo_if_marked(&format!("{KDAMONDS}/0/state"), "off", mark())
+    settings.record_undo_if_marked(&format!("{KDAMONDS}/nr_kdamonds"), "0", mark())?;
+    settings.record_undo_if_marked(&format!("{KDAMONDS}/0/state"), "off", mark())
 }
 
 /// Update interval of our tree: DAMON looks for new mappings about once a second; the microseconds beyond that are our

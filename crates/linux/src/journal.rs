@@ -11,10 +11,11 @@
 //! of reading the setting, and the last to end restores it. One lock file in the directory orders all this.
 //!
 //! An undo need not be the write of a value: a module may undo its own records (`client.rs`), as `resctrl.rs` removes
-//! groups and puts lines and tasks back. The locks of such a client are taken before the journal's.
+//! groups and restores lines and tasks. The locks of such a client are taken before the journal's. A record of a client
+//! that this masu does not know is by a newer version: it stays, and the journal with it, for that version.
 //!
 //! A journal is a list of lines in JSON. A line without its end was being written when the process died, before the
-//! setting was changed, and is ignored. A journal of an earlier boot, if the directory outlived it, is only removed.
+//! setting was changed, and is ignored. A journal of an earlier boot, if the directory outlived it, is removed unread.
 //! Earlier versions kept journals in `/run/masu` itself: those are read as well. A journal with another owner is
 //! skipped.
 //!
@@ -27,6 +28,7 @@ mod client;
 mod file;
 pub mod runtime_directory;
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
@@ -50,18 +52,36 @@ pub struct HostSettings<'f, F: KernelFiles> {
     writer: Writer,
     journal: Option<File>,
     /// In order of the first change.
-    held: Vec<Held>,
+    records: Vec<UndoRecord>,
     /// Lines in the journal.
     lines: usize,
     /// Number of records from which expired ones are searched for.
-    tidied_at: usize,
+    expiry_check_at: usize,
     /// Clients of the records, and those of other processes that are to be understood.
     clients: Vec<&'static dyn Client>,
 }
 
 /// Number of records or lines from which the journal is compacted, and again at each doubling of the remainder.
 /// Bounds the journal of a process that runs for months.
-const TIDIED_FROM: usize = 64;
+const COMPACTED_FROM: usize = 64;
+
+/// Result of [`replay`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Replay {
+    /// Settings that dead processes had left changed.
+    pub restored: Vec<Restored>,
+    /// Journals with records that only a newer masu can undo. They stay.
+    pub newer: Vec<NewerJournal>,
+}
+
+/// Journal of a dead process with a record of an unknown client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewerJournal {
+    /// Its file.
+    pub path: PathBuf,
+    /// Process that wrote it.
+    pub writer: Pid,
+}
 
 /// Result of [`replay`] for one setting that a dead process had left changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,7 +120,7 @@ pub struct Mark {
 
 /// Changed setting, and the value to restore.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Held {
+struct UndoRecord {
     path: String,
     old: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -113,9 +133,9 @@ struct Held {
     tagged: Tagged,
 }
 
-impl Held {
-    fn knob(path: &str, old: &str, only_if: Option<Mark>) -> Held {
-        Held { path: path.to_owned(), old: old.to_owned(), only_if, part: None, tagged: Tagged::default() }
+impl UndoRecord {
+    fn of_setting(path: &str, old: &str, only_if: Option<Mark>) -> UndoRecord {
+        UndoRecord { path: path.to_owned(), old: old.to_owned(), only_if, part: None, tagged: Tagged::default() }
     }
 
     /// Key of the record: path and part.
@@ -126,9 +146,14 @@ impl Held {
     /// True if a journal may hold this record. A replay writes only files of the kernel, and of its stand-ins.
     fn is_sound(&self, clients: &[&'static dyn Client]) -> bool {
         if self.tagged.is_empty() {
-            return is_knob(&self.path);
+            return is_setting(&self.path);
         }
         self.of_client(clients).is_some_and(|(client, record)| client.is_sound(record))
+    }
+
+    /// True for a record of a client that is not among these.
+    fn is_of_unknown(&self, clients: &[&'static dyn Client]) -> bool {
+        !self.tagged.is_empty() && self.of_client(clients).is_none()
     }
 
     fn is_over(&self, files: &impl KernelFiles, clients: &[&'static dyn Client]) -> bool {
@@ -157,15 +182,15 @@ impl<'f, F: KernelFiles> HostSettings<'f, F> {
     }
 
     fn of_writer(files: &'f F, directory: &Path, writer: Writer) -> HostSettings<'f, F> {
-        let (journal, held, lines, clients) = (None, Vec::new(), 0, Vec::new());
+        let (journal, records, lines, clients) = (None, Vec::new(), 0, Vec::new());
         HostSettings {
             files,
             directory: directory.to_owned(),
             writer,
             journal,
-            held,
+            records,
             lines,
-            tidied_at: TIDIED_FROM,
+            expiry_check_at: COMPACTED_FROM,
             clients,
         }
     }
@@ -176,22 +201,29 @@ impl<'f, F: KernelFiles> HostSettings<'f, F> {
     /// `Unsupported` for a setting that this kernel lacks, `Denied` without the privilege to change it or to write
     /// the journal. The setting is unchanged.
     pub fn set(&mut self, path: &str, value: &str) -> Result<(), Error> {
+        let set = self.set_locked(path, value);
+        tracing::debug!(path, value, error = ?set.as_ref().err(), "host setting set");
+        set
+    }
+
+    /// [`HostSettings::set`], without the event: standard error may be a pipe that is not read, and others wait for the
+    /// lock.
+    fn set_locked(&mut self, path: &str, value: &str) -> Result<(), Error> {
         let _lock = self.lock()?;
-        let first_time = !self.holds(path);
+        let first_time = !self.has(path);
         if first_time {
             let inherited = self.others().into_iter().find_map(|other| other.value_of(path));
             let old = match inherited {
                 Some(old) => old,
-                None => read_knob(self.files, path)?,
+                None => read_setting(self.files, path)?,
             };
-            self.hold(Held::knob(path, &old, None))?;
+            self.add(UndoRecord::of_setting(path, &old, None))?;
         }
-        let turned = write_knob(self.files, path, value);
-        tracing::debug!(path, value, error = ?turned.as_ref().err(), "host setting set");
-        if turned.is_err() && first_time {
-            self.let_go(path)?;
+        let set = write_setting(self.files, path, value);
+        if set.is_err() && first_time {
+            self.drop_record(path)?;
         }
-        turned
+        set
     }
 
     /// Records that `value` is to be written to `path` at the end, without reading or writing it now: for objects
@@ -200,7 +232,7 @@ impl<'f, F: KernelFiles> HostSettings<'f, F> {
     /// # Errors
     /// If the journal cannot be written.
     pub fn record_undo(&mut self, path: &str, value: &str) -> Result<(), Error> {
-        self.record(Held::knob(path, value, None))
+        self.record(UndoRecord::of_setting(path, value, None))
     }
 
     /// As [`HostSettings::record_undo`], but skipped at the end unless the object carries our `mark`: for paths where other
@@ -209,12 +241,12 @@ impl<'f, F: KernelFiles> HostSettings<'f, F> {
     /// # Errors
     /// If the journal cannot be written.
     pub fn record_undo_if_marked(&mut self, path: &str, value: &str, mark: Mark) -> Result<(), Error> {
-        self.record(Held::knob(path, value, Some(mark)))
+        self.record(UndoRecord::of_setting(path, value, Some(mark)))
     }
 
-    fn record(&mut self, held: Held) -> Result<(), Error> {
+    fn record(&mut self, record: UndoRecord) -> Result<(), Error> {
         let _lock = self.lock()?;
-        if self.holds(&held.key()) { Ok(()) } else { self.hold(held) }
+        if self.has(&record.key()) { Ok(()) } else { self.add(record) }
     }
 
     /// As [`HostSettings::record_undo`], for an undo by a client, with its data in JSON. A record of another process is taken over;
@@ -228,7 +260,7 @@ impl<'f, F: KernelFiles> HostSettings<'f, F> {
         old: impl FnOnce() -> Result<String, E>,
     ) -> Result<(), E> {
         let key = key(path, part);
-        if self.holds(&key) {
+        if self.has(&key) {
             return Ok(());
         }
         if !self.clients.iter().any(|known| known.tag() == client.tag()) {
@@ -238,19 +270,23 @@ impl<'f, F: KernelFiles> HostSettings<'f, F> {
         let inherited = self.others().into_iter().find_map(|other| other.value_of(&key));
         let old = inherited.map_or_else(old, Ok)?;
         let (path, part) = (path.to_owned(), part.map(str::to_owned));
-        self.hold(Held { path, old, only_if: None, part, tagged: Tagged::new(client.tag(), data) })?;
-        Ok(self.tidy()?)
+        self.add(UndoRecord { path, old, only_if: None, part, tagged: Tagged::new(client.tag(), data) })?;
+        Ok(self.drop_expired()?)
     }
 
     /// Drops records that have nothing left to undo, once there are many.
-    fn tidy(&mut self) -> Result<(), Error> {
-        if self.held.len() < self.tidied_at {
+    fn drop_expired(&mut self) -> Result<(), Error> {
+        if self.records.len() < self.expiry_check_at {
             return Ok(());
         }
-        let over: Vec<String> =
-            self.held.iter().filter(|held| held.is_over(self.files, &self.clients)).map(Held::key).collect();
-        over.iter().try_for_each(|key| self.let_go(key))?;
-        self.tidied_at = TIDIED_FROM.max(2 * self.held.len());
+        let over: Vec<String> = self
+            .records
+            .iter()
+            .filter(|record| record.is_over(self.files, &self.clients))
+            .map(UndoRecord::key)
+            .collect();
+        over.iter().try_for_each(|key| self.drop_record(key))?;
+        self.expiry_check_at = COMPACTED_FROM.max(2 * self.records.len());
         Ok(())
     }
 
@@ -259,11 +295,11 @@ impl<'f, F: KernelFiles> HostSettings<'f, F> {
     /// # Errors
     /// If the journal cannot be written.
     pub fn release(&mut self, path: &str) -> Result<(), Error> {
-        if !self.holds(path) {
+        if !self.has(path) {
             return Ok(());
         }
         let _lock = self.lock()?;
-        self.let_go(path)?;
+        self.drop_record(path)?;
         self.remove_if_done()
     }
 
@@ -273,52 +309,59 @@ impl<'f, F: KernelFiles> HostSettings<'f, F> {
     /// # Errors
     /// The first failure. The other settings are restored all the same; failed ones stay in the journal.
     pub fn restore(&mut self) -> Result<(), Error> {
-        if self.held.is_empty() {
+        if self.records.is_empty() {
             return Ok(());
         }
-        let locks = Locks::take(self.files, &self.clients, &self.held);
+        let locks = Locks::take(self.files, &self.clients, &self.records);
         // Without the directory there is no other process to respect, and the settings are still to be restored.
         let lock = self.lock();
         let others = self.others();
         let living: Vec<&Journal> = others.iter().filter(|other| other.is_alive(self.files)).collect();
         let mut first_failure = lock.as_ref().err().cloned();
-        for held in self.held.clone().into_iter().rev() {
-            let left_to_another = living.iter().any(|other| other.value_of(&held.key()).is_some());
+        let mut events = Vec::with_capacity(self.records.len());
+        for record in self.records.clone().into_iter().rev() {
+            let key = record.key();
+            let left_to_another = living.iter().any(|other| other.value_of(&key).is_some());
             let done =
-                if left_to_another { Ok(()) } else { restore(self.files, &locks, When::AtTheEnd, &held).map(drop) };
-            tracing::debug!(key = held.key(), left_to_another, error = ?done.as_ref().err(), "host setting restored");
-            if let Err(error) = done.and_then(|()| self.let_go(&held.key())) {
+                if left_to_another { Ok(()) } else { restore(self.files, &locks, When::AtTheEnd, &record).map(drop) };
+            let dropped = done.as_ref().map_err(Error::clone).and_then(|()| self.drop_record(&key));
+            if let Err(error) = dropped {
                 first_failure.get_or_insert(error);
             }
+            events.push((key, left_to_another, done.err()));
         }
         let removed = self.remove_if_done();
+        drop((lock, locks));
+        for (key, left_to_another, error) in events {
+            tracing::debug!(key, left_to_another, ?error, "host setting restored");
+        }
         first_failure.map_or(removed, Err)
     }
 
-    fn holds(&self, key: &str) -> bool {
-        self.held.iter().any(|held| held.key() == key)
+    fn has(&self, key: &str) -> bool {
+        self.records.iter().any(|record| record.key() == key)
     }
 
-    fn hold(&mut self, held: Held) -> Result<(), Error> {
-        assert!(held.is_sound(&self.clients), "{}: not a file of the kernel, relative to the root", held.path);
-        self.append(&Line::Turned(held.clone()))?;
-        self.held.push(held);
+    fn add(&mut self, record: UndoRecord) -> Result<(), Error> {
+        assert!(record.is_sound(&self.clients), "{}: not a file of the kernel, relative to the root", record.path);
+        self.append(&Line::Changed(record.clone()))?;
+        self.records.push(record);
         Ok(())
     }
 
-    fn let_go(&mut self, key: &str) -> Result<(), Error> {
-        self.held.retain(|held| held.key() != key);
-        self.append(&Line::Kept(key.to_owned()))?;
-        if self.lines < TIDIED_FROM.max(4 * self.held.len()) { Ok(()) } else { self.write_anew() }
+    fn drop_record(&mut self, key: &str) -> Result<(), Error> {
+        self.records.retain(|record| record.key() != key);
+        self.append(&Line::Restored(key.to_owned()))?;
+        if self.lines < COMPACTED_FROM.max(4 * self.records.len()) { Ok(()) } else { self.rewrite() }
     }
 
-    /// Replaces the journal by one with the held records only.
-    fn write_anew(&mut self) -> Result<(), Error> {
+    /// Replaces the journal by one without the lines of dropped records.
+    fn rewrite(&mut self) -> Result<(), Error> {
         let (path, new) = (self.journal_path(), self.journal_path().with_extension("new"));
         let failed = |error| Error::of_host("write", new.display(), errno(error));
         remove(&new)?; // left by a process that died in this step
         let mut file = new_journal(&new).map_err(failed)?;
-        let lines = [Line::Boot(boot(self.files))].into_iter().chain(self.held.iter().cloned().map(Line::Turned));
+        let lines = [Line::Boot(boot(self.files))].into_iter().chain(self.records.iter().cloned().map(Line::Changed));
         self.lines = 0;
         for line in lines {
             append_line(&mut file, &line).map_err(failed)?;
@@ -348,7 +391,7 @@ impl<'f, F: KernelFiles> HostSettings<'f, F> {
     }
 
     fn remove_if_done(&mut self) -> Result<(), Error> {
-        if self.held.is_empty() && self.journal.take().is_some() {
+        if self.records.is_empty() && self.journal.take().is_some() {
             remove(&self.journal_path())?;
         }
         Ok(())
@@ -374,51 +417,62 @@ impl<F: KernelFiles> Drop for HostSettings<'_, F> {
 }
 
 /// Restores settings that dead processes have left changed, and removes their journals. Journals of living processes
-/// are not touched, nor are settings that one of them has changed as well. `clients` undo their own records.
+/// are not touched, nor are settings that one of them has changed as well. `clients` undo their own records. A journal
+/// stays while a restore fails, or it has a record of another client; lines in it then name the records that are done.
 ///
 /// # Errors
 /// `Denied` if the directory is not ours alone. A missing directory means that there is nothing to do.
-pub fn replay(
-    files: &impl KernelFiles,
-    directory: &Path,
-    clients: &[&'static dyn Client],
-) -> Result<Vec<Restored>, Error> {
+pub fn replay(files: &impl KernelFiles, directory: &Path, clients: &[&'static dyn Client]) -> Result<Replay, Error> {
+    let mut replay = Replay::default();
     if !directory.exists() {
-        return Ok(Vec::new());
+        return Ok(replay);
     }
     runtime_directory::private(directory)?;
     let ended = journals_in(directory, clients)?.into_iter().filter(|journal| !journal.writer.is_alive(files));
-    let to_undo: Vec<Held> = ended.flat_map(|journal| journal.held).collect();
+    let to_undo: Vec<UndoRecord> = ended.flat_map(|journal| journal.records).collect();
     let locks = Locks::take(files, clients, &to_undo);
     let _lock = lock(directory)?;
     let (living, dead): (Vec<_>, Vec<_>) =
         journals_in(directory, clients)?.into_iter().partition(|journal| journal.is_alive(files));
     let this_boot = boot(files);
-    let mut restored: Vec<Restored> = Vec::new();
     for journal in dead {
-        let mut complete = true;
-        for held in journal.held.iter().rev().filter(|_| journal.is_of_boot(&this_boot)) {
-            if living.iter().any(|other| other.value_of(&held.key()).is_some()) {
-                continue;
-            }
-            let failure = match restore(files, &locks, When::AfterACrash, held) {
-                Ok(Outcome::Nothing) => continue,
-                Ok(Outcome::Tried) => None,
-                Err(error) => Some(error),
-            };
-            complete &= failure.is_none();
-            let (undone, writer) = (held.undone(clients), journal.writer.pid);
-            restored.push(Restored { path: held.path.clone(), value: held.old.clone(), undone, writer, failure });
-        }
-        if complete {
+        if !journal.is_of_boot(&this_boot) {
             remove(&journal.path)?;
+            continue;
+        }
+        let (mut done, mut failed) = (BTreeSet::new(), BTreeSet::new());
+        for record in journal.records.iter().rev().filter(|record| !journal.unknown.contains(&record.key())) {
+            let key = record.key();
+            let outcome = match living.iter().any(|other| other.value_of(&key).is_some()) {
+                true => Ok(Outcome::Nothing),
+                false => restore(files, &locks, When::AfterACrash, record),
+            };
+            if outcome != Ok(Outcome::Nothing) {
+                replay.restored.push(Restored {
+                    path: record.path.clone(),
+                    value: record.old.clone(),
+                    undone: record.undone(clients),
+                    writer: journal.writer.pid,
+                    failure: outcome.as_ref().err().cloned(),
+                });
+            }
+            let ended = if outcome.is_ok() { &mut done } else { &mut failed };
+            ended.insert(key);
+        }
+        if !journal.unknown.is_empty() {
+            replay.newer.push(NewerJournal { path: journal.path.clone(), writer: journal.writer.pid });
+        }
+        if failed.is_empty() && journal.unknown.is_empty() {
+            remove(&journal.path)?;
+        } else {
+            journal.append_restored(done.difference(&failed))?;
         }
     }
-    Ok(restored)
+    Ok(replay)
 }
 
 /// True for paths that a journal may hold: the kernel's files, so a replay never writes anything else.
-fn is_knob(path: &str) -> bool {
+fn is_setting(path: &str) -> bool {
     let of_kernel = path.starts_with("sys/") || path.starts_with("proc/");
     of_kernel && is_plain(path)
 }
@@ -429,12 +483,12 @@ pub(crate) fn is_plain(path: &str) -> bool {
 }
 
 /// Present value, in the form to write: the bracketed word of a list of words, or the text without the line's end.
-fn read_knob(files: &impl KernelFiles, path: &str) -> Result<String, Error> {
+fn read_setting(files: &impl KernelFiles, path: &str) -> Result<String, Error> {
     let text = files.read(path).map_err(|errno| Error::of_host("read", format_args!("/{path}"), errno))?;
     Ok(bracketed::chosen(&text).unwrap_or(text.trim()).to_owned())
 }
 
-fn write_knob(files: &impl KernelFiles, path: &str, value: &str) -> Result<(), Error> {
+fn write_setting(files: &impl KernelFiles, path: &str, value: &str) -> Result<(), Error> {
     let operation = format!("write {value:?} to");
     files.write(path, value).map_err(|errno| Error::of_host(operation, format_args!("/{path}"), errno))
 }
@@ -450,18 +504,18 @@ enum Outcome {
 
 /// Writes the old value, or has the client undo its record. A setting that is gone (of a process, a control group, a
 /// monitor) needs no restore, nor does one that belongs to another program by now.
-fn restore(files: &impl KernelFiles, locks: &Locks<'_>, when: When, held: &Held) -> Result<Outcome, Error> {
-    if let Some(done) = locks.carry_out(files, when, held) {
+fn restore(files: &impl KernelFiles, locks: &Locks<'_>, when: When, record: &UndoRecord) -> Result<Outcome, Error> {
+    if let Some(done) = locks.undo(files, when, record) {
         return Ok(if done? { Outcome::Tried } else { Outcome::Nothing });
     }
     let carries = |mark: &Mark| files.read(&mark.path).is_ok_and(|text| text.trim() == mark.value);
-    if !held.only_if.as_ref().is_none_or(carries) {
+    if !record.only_if.as_ref().is_none_or(carries) {
         return Ok(Outcome::Tried);
     }
-    match write_knob(files, &held.path, &held.old) {
+    match write_setting(files, &record.path, &record.old) {
         Err(error) if matches!(error.errno(), Some(Errno::NOENT | Errno::SRCH | Errno::NODEV)) => Ok(Outcome::Tried),
         // Restored already, or never changed: DAMON refuses "off" for a kdamond that was never on.
-        Err(_) if read_knob(files, &held.path).as_ref() == Ok(&held.old) => Ok(Outcome::Tried),
+        Err(_) if read_setting(files, &record.path).as_ref() == Ok(&record.old) => Ok(Outcome::Tried),
         answer => answer.map(|()| Outcome::Tried),
     }
 }

@@ -105,7 +105,7 @@ fn starts_a_program(task: &Task) -> bool {
 fn restore_and_keep(task: &Task) -> Result<(), Failure> {
     let kept = privileges::of(task, privileges::has_scan());
     privileges::keep(kept.and(privileges::RESTORING))?;
-    put_back_what_a_crash_left();
+    restore_after_crash();
     privileges::keep(kept)
 }
 
@@ -143,34 +143,43 @@ fn starts_a_program_by_its_words(words: impl Iterator<Item = std::ffi::OsString>
 }
 
 /// Restores settings that an earlier masu changed and did not restore, because it was killed. A setting that is gone,
-/// or was changed by another program since, is left as it is.
-fn put_back_what_a_crash_left() {
-    let restored = match journal::replay(&*HOST, Path::new(DIRECTORY), &[linux::resctrl::UNDO]) {
-        Ok(restored) => restored,
-        // A user who may not read the journals may not restore settings either; root's next start will.
-        Err(linux::Error::Denied(_)) => return,
-        Err(error) => {
-            return print::note(format_args!("cannot look for knobs that an earlier masu left turned: {error}"));
-        }
-    };
+/// or belongs to another program by now, is left as it is.
+fn restore_after_crash() {
+    let journal::Replay { restored, newer } =
+        match journal::replay(&*HOST, Path::new(DIRECTORY), &[linux::resctrl::UNDO]) {
+            Ok(replay) => replay,
+            // A user who may not read the journals may not restore settings either; root's next start will.
+            Err(linux::Error::Denied(_)) => return,
+            Err(error) => {
+                return print::note(format_args!(
+                    "cannot search for settings that a killed masu left changed: {error}"
+                ));
+            }
+        };
     for one in restored {
         let journal::Restored { path, value, undone, writer, failure } = one;
         let (done, not_done) = match undone {
-            journal::Undone::Written => {
-                (format!("/{path} is back at {value}, if it was still its own"), format!("/{path} cannot be put back"))
-            }
+            journal::Undone::Written => (
+                format!("/{path} is {value} again, unless it belongs to another program now"),
+                format!("/{path} cannot be restored"),
+            ),
             journal::Undone::Removed => {
                 (format!("its group /{path} is removed"), format!("its group /{path} cannot be removed"))
             }
-            journal::Undone::Joined => (
-                format!("the tasks that it took are back in /{path}"),
-                format!("the tasks that it took cannot go back to /{path}"),
-            ),
+            journal::Undone::Joined => {
+                (format!("its tasks are moved back to /{path}"), format!("its tasks cannot be moved back to /{path}"))
+            }
         };
         match failure {
             None => print::note(format_args!("process {writer} was killed: {done}")),
             Some(error) => print::note(format_args!("process {writer} was killed, and {not_done}: {error}")),
         }
+    }
+    for journal::NewerJournal { path, writer } in newer {
+        print::note(format_args!(
+            "process {writer} was killed, and only a newer masu can restore all of its changes: it wrote {}",
+            path.display()
+        ));
     }
 }
 

@@ -1,11 +1,11 @@
-//! Journals of dead processes, and their replay: only kernel files are written, each journal is finished or kept for
-//! another attempt, and a second replay finds nothing more to do.
+//! Journals of dead processes, and their replay: only kernel files are written, each journal is removed or stays for
+//! another attempt or a newer masu, and a second replay finds nothing more to do.
 
 use std::cell::RefCell;
 use std::fs;
 
 use crate::memory_files::MemoryFiles;
-use linux::journal::replay;
+use linux::journal::{Replay, replay};
 use linux::resctrl::UNDO;
 use tempfile::TempDir;
 
@@ -37,19 +37,20 @@ pub fn run(bytes: &[u8]) -> bool {
             fs::write(directory.path().join(name), content).expect("a directory of our own");
         }
         let files = kernel();
-        let restored = replay(&files, directory.path(), &[UNDO]).expect("a directory of our own");
+        let Replay { restored, newer } = replay(&files, directory.path(), &[UNDO]).expect("a directory of our own");
         for (path, _) in files.writes.borrow().iter() {
             assert!(path.starts_with("sys/") || path.starts_with("proc/"), "{path}");
             assert!(!path.split('/').any(|part| part == ".."), "{path}");
         }
-        let understood = !restored.is_empty();
-        let failed = restored.iter().filter(|knob| knob.failure.is_some()).count();
+        let understood = !restored.is_empty() || !newer.is_empty();
+        let failed = restored.iter().filter(|setting| setting.failure.is_some()).count();
         let left = NAMES.iter().filter(|name| directory.path().join(name).exists()).count();
         let living = journals.len().min(1);
-        assert!(left <= living + failed, "{left} journals left, {failed} failures");
+        assert!(left <= living + failed + newer.len(), "{left} journals left, {failed} failures, {newer:?}");
+        assert!(newer.iter().all(|journal| journal.path.exists()), "{newer:?}");
         if failed == 0 {
             files.writes.borrow_mut().clear();
-            assert_eq!(replay(&files, directory.path(), &[UNDO]), Ok(Vec::new()));
+            assert_eq!(replay(&files, directory.path(), &[UNDO]), Ok(Replay { restored: Vec::new(), newer }));
             assert!(files.writes.borrow().is_empty());
         }
         for name in NAMES {

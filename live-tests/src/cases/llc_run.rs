@@ -436,7 +436,7 @@ fn what_a_killed_run_leaves_is_undone_and_what_is_others_stays(_: &Host) -> Outc
     let said_so = said(&["facts", "--json"])?;
     for line in [
         format!("masu: process {pid} was killed: its group {}/masu-one is removed", root.display()),
-        format!("masu: process {pid} was killed: the tasks that it took are back in {}/theirs/tasks", root.display()),
+        format!("masu: process {pid} was killed: its tasks are moved back to {}/theirs/tasks", root.display()),
     ] {
         assert!(said_so.err.lines().any(|said| said == line), "{line}\n{}", said_so.err);
     }

@@ -51,7 +51,7 @@ const MACHINES: [&[&str]; 6] = [
 
 /// Undoes changes of dead processes, as each start of masu does.
 fn replay(host: &Rooted, directory: &Path) -> Result<Vec<Restored>> {
-    Ok(journal::replay(host, directory, &[UNDO])?)
+    Ok(journal::replay(host, directory, &[UNDO])?.restored)
 }
 
 /// One test's file system, and a private folder for the journal.

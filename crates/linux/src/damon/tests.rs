@@ -198,10 +198,10 @@ fn kernel_with_journal() -> (tempfile::TempDir, FakeKernel) {
 #[test]
 fn a_tree_left_by_a_crash_is_undone_by_the_journal_thread_first() {
     let (run, kernel) = kernel_with_journal();
-    let mut knobs = HostSettings::open(&kernel, &run.path().join("masu")).unwrap();
-    record_undo(&mut knobs).unwrap();
+    let mut settings = HostSettings::open(&kernel, &run.path().join("masu")).unwrap();
+    record_undo(&mut settings).unwrap();
     std::mem::forget(Draft::new(&kernel, MONITOR).unwrap().commit().unwrap().start().unwrap());
-    knobs.restore().unwrap();
+    settings.restore().unwrap();
     let writes = writes(&kernel);
     assert_eq!(writes[writes.len() - 3..], ["0/state <- on", "0/state <- off", "nr_kdamonds <- 0"]);
 }
@@ -209,9 +209,9 @@ fn a_tree_left_by_a_crash_is_undone_by_the_journal_thread_first() {
 #[test]
 fn a_promise_to_undo_never_touches_a_tree_of_someone_else() {
     let (run, kernel) = kernel_with_journal();
-    let mut knobs = HostSettings::open(&kernel, &run.path().join("masu")).unwrap();
-    record_undo(&mut knobs).unwrap();
-    knobs.restore().unwrap();
+    let mut settings = HostSettings::open(&kernel, &run.path().join("masu")).unwrap();
+    record_undo(&mut settings).unwrap();
+    settings.restore().unwrap();
     assert_eq!(writes(&kernel), [""; 0]);
 }
 
@@ -338,12 +338,12 @@ fn live_what_a_crash_left_behind_is_undone_by_the_journal() {
     let _tree = host_tree();
     let Some(host) = host_with_vaddr() else { return };
     let run = tempfile::tempdir().unwrap();
-    let mut knobs = crate::journal::HostSettings::open(&host, &run.path().join("masu")).unwrap();
-    record_undo(&mut knobs).unwrap();
+    let mut settings = crate::journal::HostSettings::open(&host, &run.path().join("masu")).unwrap();
+    record_undo(&mut settings).unwrap();
     let monitor = Monitor { pid: Pid::own(), ..MONITOR };
     std::mem::forget(Draft::new(&host, monitor).unwrap().commit().unwrap().start().unwrap());
     assert_eq!(read_number(&host, "nr_kdamonds"), Ok(1));
-    knobs.restore().unwrap();
+    settings.restore().unwrap();
     assert_eq!(read_number(&host, "nr_kdamonds"), Ok(0));
 }
 

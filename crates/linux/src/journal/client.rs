@@ -2,7 +2,7 @@
 //!
 //! A record holds the tag of its client, and data that only the client understands. The journal knows no client: each
 //! comes with its records ([`HostSettings::record_client_undo`](super::HostSettings::record_client_undo)), and for records of dead processes from
-//! the caller of [`replay`](super::replay). A record of an unknown client is skipped.
+//! the caller of [`replay`](super::replay). A record of an unknown client stays for a newer masu.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::{Held, Undone};
+use super::{UndoRecord, Undone};
 use crate::{Error, KernelFiles};
 
 /// Undo of one client's records.
@@ -39,7 +39,7 @@ pub trait ClientLocks {
     ///
     /// # Errors
     /// The kernel's answer; `EAGAIN` when a lock that the undo needs could not be taken.
-    fn carry_out(&self, files: &dyn KernelFiles, when: When, record: Record<'_>) -> Result<bool, Error>;
+    fn undo(&self, files: &dyn KernelFiles, when: When, record: Record<'_>) -> Result<bool, Error>;
 }
 
 /// Record of a client.
@@ -96,7 +96,7 @@ impl<'de> Deserialize<'de> for Tagged {
     }
 }
 
-impl Held {
+impl UndoRecord {
     /// The client of this record, if it is among these, and the record for it.
     pub(super) fn of_client<'c>(&self, clients: &[&'c dyn Client]) -> Option<(&'c dyn Client, Record<'_>)> {
         clients.iter().find_map(|client| {
@@ -114,21 +114,21 @@ impl<'c> Locks<'c> {
     pub(super) fn take<'h>(
         files: &dyn KernelFiles,
         clients: &[&'c dyn Client],
-        held: impl IntoIterator<Item = &'h Held>,
+        records: impl IntoIterator<Item = &'h UndoRecord>,
     ) -> Locks<'c> {
-        let held: Vec<&Held> = held.into_iter().collect();
+        let records: Vec<&UndoRecord> = records.into_iter().collect();
         let lock = |client: &&'c dyn Client| {
-            let records = held.iter().filter_map(|held| held.of_client(&[*client]));
-            (*client, client.lock(files, &records.map(|(_, record)| record).collect::<Vec<_>>()))
+            let of_client = records.iter().filter_map(|record| record.of_client(&[*client]));
+            (*client, client.lock(files, &of_client.map(|(_, record)| record).collect::<Vec<_>>()))
         };
         Locks(clients.iter().map(lock).collect())
     }
 
     /// Performs the undo by the client of the record; `None` if it has none.
-    pub(super) fn carry_out(&self, files: &dyn KernelFiles, when: When, held: &Held) -> Option<Result<bool, Error>> {
+    pub(super) fn undo(&self, files: &dyn KernelFiles, when: When, record: &UndoRecord) -> Option<Result<bool, Error>> {
         self.0.iter().find_map(|(client, locks)| {
-            let (_, record) = held.of_client(&[*client])?;
-            Some(locks.carry_out(files, when, record))
+            let (_, record) = record.of_client(&[*client])?;
+            Some(locks.undo(files, when, record))
         })
     }
 }

@@ -1,5 +1,6 @@
 //! `/run/masu/private/<pid>-<start>.journal`: files of the journals that `journal.rs` describes.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -9,7 +10,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::{Client, Held, boot, is_knob};
+use super::{Client, UndoRecord, boot, is_setting};
 use crate::error::errno;
 use crate::{Error, KernelFiles, Pid, runtime_directory, stat};
 
@@ -20,9 +21,11 @@ pub(super) enum Line {
     /// Boot of the following lines.
     Boot(String),
     /// This setting is about to be changed.
-    Turned(Held),
+    #[serde(rename = "turned")]
+    Changed(UndoRecord),
     /// This setting (or the part of it behind a `#`) is restored.
-    Kept(String),
+    #[serde(rename = "kept")]
+    Restored(String),
 }
 
 /// A process, distinct from a later one with the same number.
@@ -57,55 +60,78 @@ pub(super) struct Journal {
     pub(super) path: PathBuf,
     pub(super) writer: Writer,
     pub(super) boot: Option<String>,
-    pub(super) held: Vec<Held>,
+    pub(super) records: Vec<UndoRecord>,
+    /// Keys of records of clients that this masu does not know.
+    pub(super) unknown: BTreeSet<String>,
+    /// Length without a torn last line.
+    whole_bytes: u64,
 }
 
 impl Journal {
     /// Parses lines. Records of clients are not judged yet.
     pub(super) fn parse(writer: Writer, text: &str) -> Journal {
-        let mut journal = Journal { path: PathBuf::new(), writer, boot: None, held: Vec::new() };
+        let (path, unknown) = (PathBuf::new(), BTreeSet::new());
+        let mut journal = Journal { path, writer, boot: None, records: Vec::new(), unknown, whole_bytes: 0 };
         for line in text.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
             match serde_json::from_str(line) {
                 Ok(Line::Boot(id)) => journal.boot = Some(id),
-                Ok(Line::Turned(held)) if !held.tagged.is_empty() || is_knob(&held.path) => journal.held.push(held),
-                Ok(Line::Kept(key)) => journal.held.retain(|held| held.key() != key),
-                Ok(Line::Turned(_)) | Err(_) => {} // not written by us
+                Ok(Line::Changed(record)) if !record.tagged.is_empty() || is_setting(&record.path) => {
+                    journal.records.push(record);
+                }
+                Ok(Line::Restored(key)) => journal.records.retain(|record| record.key() != key),
+                Ok(Line::Changed(_)) | Err(_) => {} // damaged
             }
         }
         journal
     }
 
     pub(super) fn value_of(&self, key: &str) -> Option<String> {
-        self.held.iter().find(|held| held.key() == key).map(|held| held.old.clone())
+        self.records.iter().find(|record| record.key() == key).map(|record| record.old.clone())
     }
 
     /// Called under the lock of the directory, so the lock tried here never collides with a process that makes a
     /// journal.
     pub(super) fn is_alive(&self, files: &impl KernelFiles) -> bool {
-        self.is_of_boot(&boot(files)) && (self.writer.is_alive(files) || is_held(&self.path))
+        self.is_of_boot(&boot(files)) && (self.writer.is_alive(files) || is_locked(&self.path))
     }
 
     pub(super) fn is_of_boot(&self, boot: &str) -> bool {
         self.boot.as_deref().is_none_or(|of| of == boot)
+    }
+
+    /// Appends lines that name these records as restored, for the next replay of this journal.
+    pub(super) fn append_restored<'k>(&self, keys: impl Iterator<Item = &'k String>) -> Result<(), Error> {
+        let failed = |error| Error::of_host("write", self.path.display(), errno(error));
+        let mut keys = keys.peekable();
+        if keys.peek().is_none() {
+            return Ok(());
+        }
+        let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut file = File::from(open(&self.path, flags, Mode::empty()).map_err(|errno| failed(errno.into()))?);
+        file.set_len(self.whole_bytes).map_err(failed)?;
+        keys.try_for_each(|key| append_line(&mut file, &Line::Restored(key.clone()))).map_err(failed)
     }
 }
 
 /// All journals, including old ones in `/run/masu` itself, with the records that are sound.
 pub(super) fn journals_in(directory: &Path, clients: &[&'static dyn Client]) -> Result<Vec<Journal>, Error> {
     let mut journals = Vec::new();
-    for place in [directory, &runtime_directory::private_path(directory)] {
+    for folder in [directory, &runtime_directory::private_path(directory)] {
         let failed = |path: &Path, error| Error::of_host("read", path.display(), errno(error));
-        let entries = match fs::read_dir(place) {
+        let entries = match fs::read_dir(folder) {
             Err(error) if error.kind() == ErrorKind::NotFound => continue,
-            entries => entries.map_err(|error| failed(place, error))?,
+            entries => entries.map_err(|error| failed(folder, error))?,
         };
         for entry in entries {
-            let entry = entry.map_err(|error| failed(place, error))?;
+            let entry = entry.map_err(|error| failed(folder, error))?;
             let Some(writer) = entry.file_name().to_str().and_then(Writer::of_file_name) else { continue };
             let path = entry.path();
-            if let Some(text) = read_own(&path).map_err(|error| failed(&path, error))? {
-                let mut journal = Journal { path, ..Journal::parse(writer, &text) };
-                journal.held.retain(|held| held.is_sound(clients));
+            if let Some(bytes) = read_own(&path).map_err(|error| failed(&path, error))? {
+                let mut journal = Journal { path, ..Journal::parse(writer, &String::from_utf8_lossy(&bytes)) };
+                journal.whole_bytes = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at as u64 + 1);
+                let unknown = journal.records.iter().filter(|record| record.is_of_unknown(clients));
+                journal.unknown = unknown.map(UndoRecord::key).collect();
+                journal.records.retain(|record| record.is_sound(clients));
                 journals.push(journal);
             }
         }
@@ -121,15 +147,15 @@ pub(super) fn new_journal(path: &Path) -> Result<File, std::io::Error> {
     Ok(file)
 }
 
-/// True if the journal's writer holds it. The file is known to be ours.
-fn is_held(path: &Path) -> bool {
+/// True if the journal's writer has it locked. The file is known to be ours.
+fn is_locked(path: &Path) -> bool {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     open(path, flags, Mode::empty())
         .is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockShared) == Err(Errno::AGAIN))
 }
 
-/// Text of a file that is ours; `None` if it is gone because its writer has just ended, or is not ours.
-fn read_own(path: &Path) -> Result<Option<String>, std::io::Error> {
+/// Content of a file that is ours; `None` if it is gone because its writer has just ended, or is not ours.
+fn read_own(path: &Path) -> Result<Option<Vec<u8>>, std::io::Error> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let mut file = match open(path, flags, Mode::empty()) {
         Err(Errno::NOENT | Errno::LOOP) => return Ok(None),
@@ -141,7 +167,7 @@ fn read_own(path: &Path) -> Result<Option<String>, std::io::Error> {
     }
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes)?;
-    Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
+    Ok(Some(bytes))
 }
 
 /// Appends one whole line and waits until it is on disk; on failure the journal is as it was.

@@ -43,14 +43,16 @@ fn dies(kernel: &FakeKernel, writer: Writer) {
 }
 
 /// Ends the process with its descriptors, without a restore.
-pub(crate) fn abandon<F: KernelFiles>(mut knobs: HostSettings<'_, F>) {
-    knobs.journal = None;
-    std::mem::forget(knobs);
+pub(crate) fn abandon<F: KernelFiles>(mut settings: HostSettings<'_, F>) {
+    settings.journal = None;
+    std::mem::forget(settings);
 }
 
-/// [`super::replay`] without clients.
+/// [`super::replay`] without clients, of journals without records of clients.
 fn replay(files: &impl KernelFiles, directory: &Path) -> Result<Vec<Restored>, Error> {
-    super::replay(files, directory, &[])
+    let replay = super::replay(files, directory, &[])?;
+    assert_eq!(replay.newer, []);
+    Ok(replay.restored)
 }
 
 fn kernel() -> FakeKernel {
@@ -61,24 +63,24 @@ fn kernel() -> FakeKernel {
     born(born(kernel, writer(7)), writer(8))
 }
 
-fn held(path: &str, old: &str) -> Held {
-    Held::knob(path, old, None)
+fn record(path: &str, old: &str) -> UndoRecord {
+    UndoRecord::of_setting(path, old, None)
 }
 
-fn knob_writes(kernel: &FakeKernel) -> Vec<String> {
+fn setting_writes(kernel: &FakeKernel) -> Vec<String> {
     kernel.writes().into_iter().filter(|write| write.starts_with("sys/")).collect()
 }
 
 #[test]
-fn knobs_are_put_back_in_reverse_order_with_the_word_in_brackets() {
+fn settings_are_restored_in_reverse_order_with_the_word_in_brackets() {
     let (_run, directory) = run();
     let kernel = kernel();
-    let mut knobs = HostSettings::of_writer(&kernel, &directory, writer(7));
-    knobs.set(THP, "always").unwrap();
-    knobs.set(SCAN, "5000").unwrap();
-    knobs.set(SCAN, "6000").unwrap();
-    knobs.restore().unwrap();
-    drop(knobs);
+    let mut settings = HostSettings::of_writer(&kernel, &directory, writer(7));
+    settings.set(THP, "always").unwrap();
+    settings.set(SCAN, "5000").unwrap();
+    settings.set(SCAN, "6000").unwrap();
+    settings.restore().unwrap();
+    drop(settings);
     let expected = [
         format!("{THP} <- always"),
         format!("{SCAN} <- 5000"),
@@ -86,13 +88,13 @@ fn knobs_are_put_back_in_reverse_order_with_the_word_in_brackets() {
         format!("{SCAN} <- 100"),
         format!("{THP} <- madvise"),
     ];
-    assert_eq!(knob_writes(&kernel), expected);
+    assert_eq!(setting_writes(&kernel), expected);
     let left: Vec<_> = fs::read_dir(private(&directory)).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["lock"]);
 }
 
 #[test]
-fn dropping_puts_back_and_turning_nothing_writes_nothing() {
+fn dropping_restores_and_without_a_change_nothing_is_written() {
     let (_run, directory) = run();
     let kernel = kernel();
     drop(HostSettings::of_writer(&kernel, &directory, writer(7)));
@@ -102,24 +104,24 @@ fn dropping_puts_back_and_turning_nothing_writes_nothing() {
 }
 
 #[test]
-fn the_journal_is_written_before_the_knob_is_turned() {
+fn the_journal_is_written_before_the_setting() {
     let (_run, directory) = run();
     let kernel = kernel().refusing(SCAN, Errno::ACCESS);
-    let mut knobs = HostSettings::of_writer(&kernel, &directory, writer(7));
-    knobs.set(THP, "always").unwrap();
-    assert!(matches!(knobs.set(SCAN, "1"), Err(Error::Denied(_))));
+    let mut settings = HostSettings::of_writer(&kernel, &directory, writer(7));
+    settings.set(THP, "always").unwrap();
+    assert!(matches!(settings.set(SCAN, "1"), Err(Error::Denied(_))));
     let journal = fs::read_to_string(private(&directory).join("7-1007.journal")).unwrap();
     let expected = format!("{{\"boot\":\"this-boot\"}}\n{{\"turned\":{{\"path\":\"{THP}\",\"old\":\"madvise\"}}}}\n");
     assert_eq!(journal, expected);
 }
 
 #[test]
-fn a_crash_is_made_good_by_the_next_start() {
+fn the_next_start_restores_after_a_crash() {
     let (_run, directory) = run();
     let kernel = kernel();
-    let mut knobs = HostSettings::of_writer(&kernel, &directory, writer(7));
-    knobs.set(THP, "never").unwrap();
-    abandon(knobs);
+    let mut settings = HostSettings::of_writer(&kernel, &directory, writer(7));
+    settings.set(THP, "never").unwrap();
+    abandon(settings);
     dies(&kernel, writer(7));
     let expected = Restored {
         path: THP.to_owned(),
@@ -134,45 +136,45 @@ fn a_crash_is_made_good_by_the_next_start() {
 }
 
 #[test]
-fn a_living_process_keeps_its_knobs() {
+fn settings_of_a_living_process_stay() {
     let (_run, directory) = run();
     let kernel = kernel();
-    let mut knobs = HostSettings::of_writer(&kernel, &directory, writer(7));
-    knobs.set(THP, "never").unwrap();
+    let mut settings = HostSettings::of_writer(&kernel, &directory, writer(7));
+    settings.set(THP, "never").unwrap();
     assert_eq!(replay(&kernel, &directory).unwrap(), []);
     assert_eq!(kernel.read(THP).unwrap(), "never");
-    knobs.restore().unwrap();
+    settings.restore().unwrap();
     assert_eq!(kernel.read(THP).unwrap(), "madvise");
 }
 
 /// The PID namespace gives it the number of another process of ours, or of none.
 #[test]
-fn a_living_process_of_another_pid_namespace_keeps_its_knobs() {
+fn settings_of_a_living_process_of_another_pid_namespace_stay() {
     let (_run, directory) = run();
     let kernel = kernel();
-    let mut knobs = HostSettings::of_writer(&kernel, &directory, writer(9));
-    knobs.set(THP, "never").unwrap();
+    let mut settings = HostSettings::of_writer(&kernel, &directory, writer(9));
+    settings.set(THP, "never").unwrap();
     assert_eq!(replay(&kernel, &directory).unwrap(), []);
     assert_eq!(kernel.read(THP).unwrap(), "never");
-    knobs.write_anew().unwrap();
-    assert_eq!(replay(&kernel, &directory).unwrap(), [], "its new journal is held as well");
+    settings.rewrite().unwrap();
+    assert_eq!(replay(&kernel, &directory).unwrap(), [], "its new journal is locked as well");
     let mut ours = HostSettings::of_writer(&kernel, &directory, writer(7));
     ours.set(THP, "always").unwrap();
     ours.restore().unwrap();
     assert_eq!(kernel.read(THP).unwrap(), "always", "left to the other");
-    abandon(knobs);
+    abandon(settings);
     assert_eq!(replay(&kernel, &directory).unwrap().len(), 1);
     assert_eq!(kernel.read(THP).unwrap(), "madvise");
 }
 
-/// DAMON answers EINVAL to "off" where it was never turned on.
+/// DAMON answers EINVAL to "off" where it was never on.
 #[test]
-fn a_knob_that_refuses_the_value_that_it_has_is_put_back() {
+fn a_setting_that_refuses_its_present_value_counts_as_restored() {
     let (_run, directory) = run();
     let kernel = kernel().file("sys/state", "off\n").refusing_value("sys/state", "off", Errno::INVAL);
-    let mut knobs = HostSettings::of_writer(&kernel, &directory, writer(7));
-    knobs.record_undo("sys/state", "off").unwrap();
-    abandon(knobs);
+    let mut settings = HostSettings::of_writer(&kernel, &directory, writer(7));
+    settings.record_undo("sys/state", "off").unwrap();
+    abandon(settings);
     dies(&kernel, writer(7));
     let restored = replay(&kernel, &directory).unwrap();
     assert!(restored.iter().all(|one| one.failure.is_none()) && restored.len() == 1, "{restored:?}");
@@ -180,7 +182,7 @@ fn a_knob_that_refuses_the_value_that_it_has_is_put_back() {
 }
 
 #[test]
-fn of_two_processes_the_last_one_puts_the_first_value_back() {
+fn of_two_processes_the_last_one_restores_the_first_value() {
     let (_run, directory) = run();
     let kernel = kernel();
     let mut first = HostSettings::of_writer(&kernel, &directory, writer(7));
@@ -194,21 +196,21 @@ fn of_two_processes_the_last_one_puts_the_first_value_back() {
 }
 
 #[test]
-fn a_line_torn_by_the_crash_is_left_out() {
+fn a_line_torn_by_the_crash_is_ignored() {
     let whole = "{\"turned\":{\"path\":\"sys/a\",\"old\":\"1\"}}\n";
     let torn = "{\"turned\":{\"path\":\"sys/b\",\"old\":\"2\"}}";
     for length in 0..=torn.len() {
         let journal = Journal::parse(writer(7), &format!("{whole}{}", &torn[..length]));
-        assert_eq!(journal.held, [held("sys/a", "1")]);
+        assert_eq!(journal.records, [record("sys/a", "1")]);
     }
 }
 
 #[test]
 fn a_journal_never_names_anything_but_a_file_of_the_kernel() {
     for path in ["etc/passwd", "/sys/a", "sys/../etc/passwd", "proc//x", "", "sys/./a"] {
-        assert!(!is_knob(path), "{path}");
-        let line = serde_json::to_string(&Line::Turned(held(path, ""))).unwrap();
-        assert_eq!(Journal::parse(writer(7), &format!("{line}\n")).held, []);
+        assert!(!is_setting(path), "{path}");
+        let line = serde_json::to_string(&Line::Changed(record(path, ""))).unwrap();
+        assert_eq!(Journal::parse(writer(7), &format!("{line}\n")).records, []);
     }
 }
 
@@ -219,9 +221,9 @@ fn a_directory_that_others_could_write_is_repaired_and_its_journals_are_replayed
         let (_run, directory) = run();
         fs::create_dir(&directory).unwrap();
         let kernel = kernel();
-        let mut knobs = HostSettings::of_writer(&kernel, &directory, writer(7));
-        knobs.set(THP, "never").unwrap();
-        abandon(knobs);
+        let mut settings = HostSettings::of_writer(&kernel, &directory, writer(7));
+        settings.set(THP, "never").unwrap();
+        abandon(settings);
         dies(&kernel, writer(7));
         fs::set_permissions(&directory, fs::Permissions::from_mode(mode)).unwrap();
         assert_eq!(replay(&kernel, &directory).unwrap().len(), 1, "{mode:o}");
@@ -235,24 +237,24 @@ fn a_directory_that_others_could_write_is_repaired_and_its_journals_are_replayed
 fn journals_of_an_earlier_version_are_replayed_and_those_of_its_living_processes_inherited() {
     let (_run, directory) = run();
     let kernel = kernel();
-    let mut knobs = HostSettings::of_writer(&kernel, &directory, writer(7));
-    knobs.set(THP, "never").unwrap();
+    let mut settings = HostSettings::of_writer(&kernel, &directory, writer(7));
+    settings.set(THP, "never").unwrap();
     fs::rename(private(&directory).join("7-1007.journal"), directory.join("7-1007.journal")).unwrap();
     fs::remove_dir_all(private(&directory)).unwrap();
-    abandon(knobs);
+    abandon(settings);
     let mut next = HostSettings::of_writer(&kernel, &directory, writer(8));
     next.set(THP, "always").unwrap();
     dies(&kernel, writer(7));
-    assert_eq!(replay(&kernel, &directory).unwrap(), [], "a living process has turned it as well");
+    assert_eq!(replay(&kernel, &directory).unwrap(), [], "a living process has changed it as well");
     assert!(!directory.join("7-1007.journal").exists());
     next.restore().unwrap();
     assert_eq!(kernel.read(THP).unwrap(), "madvise");
 }
 
 #[test]
-fn one_who_holds_the_lock_and_does_not_go_on_is_not_waited_for_without_end() {
+fn a_stopped_holder_of_the_lock_is_waited_for_with_a_deadline() {
     let (_run, directory) = run();
-    let held = lock(&directory).unwrap();
+    let locked = lock(&directory).unwrap();
     let start = std::time::Instant::now();
     let error = replay(&kernel(), &directory).unwrap_err();
     assert!(start.elapsed() < Duration::from_secs(60));
@@ -260,7 +262,7 @@ fn one_who_holds_the_lock_and_does_not_go_on_is_not_waited_for_without_end() {
     let said = error.to_string();
     assert!(said.contains(&private(&directory).join("lock").display().to_string()), "{said}");
     assert!(!matches!(error, Error::Denied(_)), "the command says it");
-    drop(held);
+    drop(locked);
     assert_eq!(replay(&kernel(), &directory), Ok(Vec::new()));
 }
 
@@ -275,7 +277,7 @@ fn a_symbolic_link_in_place_of_the_lock_is_not_followed() {
 }
 
 #[test]
-fn a_journal_that_is_not_ours_turns_nothing_and_stays() {
+fn a_journal_that_is_not_ours_changes_nothing_and_stays() {
     let (_run, directory) = run();
     runtime_directory::private(&directory).unwrap();
     let (link, target) = (directory.join("9-1.journal"), directory.join("text"));
@@ -288,31 +290,71 @@ fn a_journal_that_is_not_ours_turns_nothing_and_stays() {
     }
     let kernel = kernel();
     assert_eq!(replay(&kernel, &directory).unwrap(), []);
-    assert_eq!(knob_writes(&kernel), [""; 0]);
+    assert_eq!(setting_writes(&kernel), [""; 0]);
     assert!(link.exists());
 }
 
 #[test]
-fn a_journal_of_an_earlier_boot_is_removed_and_nothing_turned() {
+fn a_journal_of_an_earlier_boot_is_removed_and_nothing_restored() {
     let (_run, directory) = run();
     let kernel = kernel();
-    let mut knobs = HostSettings::of_writer(&kernel, &directory, writer(7));
-    knobs.set(THP, "never").unwrap();
-    abandon(knobs);
+    let mut settings = HostSettings::of_writer(&kernel, &directory, writer(7));
+    settings.set(THP, "never").unwrap();
+    abandon(settings);
     kernel.write("proc/sys/kernel/random/boot_id", "next-boot\n").unwrap();
     assert_eq!(replay(&kernel, &directory).unwrap(), []);
     assert_eq!(kernel.read(THP).unwrap(), "never");
     assert!(!private(&directory).join("7-1007.journal").exists());
 }
 
+/// A line of a newer masu, with a client that this one does not know.
+const NEWER: &str = "{\"turned\":{\"path\":\"sys/newer\",\"old\":\"1\",\"next\":{\"how\":\"well\"}}}\n";
+
+/// Journal of the dead process 7 with a change of THP, a record of a newer masu, and a torn line.
+fn journal_of_a_newer_masu(kernel: &FakeKernel, directory: &Path) -> PathBuf {
+    let mut settings = HostSettings::of_writer(kernel, directory, writer(7));
+    settings.set(THP, "never").unwrap();
+    let torn = format!("{{\"turned\":{{\"path\":\"{SCAN}\",\"old\":\"1\"}}}}");
+    settings.journal.as_mut().unwrap().write_all(format!("{NEWER}{torn}").as_bytes()).unwrap();
+    abandon(settings);
+    dies(kernel, writer(7));
+    private(directory).join("7-1007.journal")
+}
+
 #[test]
-fn a_knob_that_cannot_be_put_back_stays_in_the_journal() {
+fn a_record_of_an_unknown_client_stays_and_the_others_are_restored_once() {
+    let (_run, directory) = run();
+    let kernel = kernel();
+    let path = journal_of_a_newer_masu(&kernel, &directory);
+    let newer = vec![NewerJournal { path: path.clone(), writer: Pid(7) }];
+    let first = super::replay(&kernel, &directory, &[]).unwrap();
+    assert_eq!(first.restored.iter().map(|one| one.path.as_str()).collect::<Vec<_>>(), [THP]);
+    assert_eq!(first.newer, newer);
+    assert!(fs::read_to_string(&path).unwrap().contains(NEWER));
+    // Changed by another program since: not masu's to restore any more.
+    kernel.write(THP, "always").unwrap();
+    assert_eq!(super::replay(&kernel, &directory, &[]), Ok(Replay { restored: Vec::new(), newer }));
+    assert_eq!((kernel.read(THP).unwrap().as_str(), kernel.read(SCAN).unwrap().as_str()), ("always", "100\n"));
+}
+
+#[test]
+fn a_record_of_an_unknown_client_does_not_outlive_its_boot() {
+    let (_run, directory) = run();
+    let kernel = kernel();
+    let path = journal_of_a_newer_masu(&kernel, &directory);
+    kernel.write("proc/sys/kernel/random/boot_id", "next-boot\n").unwrap();
+    assert_eq!(super::replay(&kernel, &directory, &[]), Ok(Replay::default()));
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_setting_that_cannot_be_restored_stays_in_the_journal() {
     let (_run, directory) = run();
     let crashed = kernel();
-    let mut knobs = HostSettings::of_writer(&crashed, &directory, writer(7));
-    knobs.set(THP, "never").unwrap();
-    knobs.set(SCAN, "1").unwrap();
-    abandon(knobs);
+    let mut settings = HostSettings::of_writer(&crashed, &directory, writer(7));
+    settings.set(THP, "never").unwrap();
+    settings.set(SCAN, "1").unwrap();
+    abandon(settings);
     dies(&crashed, writer(7));
     let crashed = crashed.refusing(THP, Errno::BUSY);
     let restored = replay(&crashed, &directory).unwrap();
@@ -322,79 +364,81 @@ fn a_knob_that_cannot_be_put_back_stays_in_the_journal() {
 }
 
 #[test]
-fn a_promise_is_kept_in_the_end_unless_it_was_released() {
+fn a_recorded_undo_is_done_at_the_end_unless_it_was_released() {
     let (_run, directory) = run();
     let kernel = kernel().file("sys/a", "1\n").file("sys/b", "1\n");
-    let mut knobs = HostSettings::of_writer(&kernel, &directory, writer(7));
+    let mut settings = HostSettings::of_writer(&kernel, &directory, writer(7));
     for path in ["sys/a", "sys/b", "sys/not/there"] {
-        knobs.record_undo(path, "0").unwrap();
+        settings.record_undo(path, "0").unwrap();
     }
-    knobs.release("sys/b").unwrap();
-    assert_eq!(knob_writes(&kernel), [""; 0]);
-    knobs.restore().unwrap();
-    assert_eq!(knob_writes(&kernel), ["sys/a <- 0"]);
+    settings.release("sys/b").unwrap();
+    assert_eq!(setting_writes(&kernel), [""; 0]);
+    settings.restore().unwrap();
+    assert_eq!(setting_writes(&kernel), ["sys/a <- 0"]);
 }
 
 #[test]
-fn a_promise_with_a_mark_is_kept_only_where_the_mark_is() {
+fn an_undo_with_a_mark_is_done_only_on_marked_objects() {
     let (_run, directory) = run();
     let kernel = kernel().file("sys/a", "1\n").file("sys/b", "1\n").file("sys/mark", "ours\n");
     let mark = |path: &str, value: &str| Mark { path: path.to_owned(), value: value.to_owned() };
-    let mut knobs = HostSettings::of_writer(&kernel, &directory, writer(7));
-    knobs.record_undo_if_marked("sys/a", "0", mark("sys/mark", "ours")).unwrap();
-    knobs.record_undo_if_marked("sys/b", "0", mark("sys/mark", "theirs")).unwrap();
-    knobs.record_undo_if_marked("sys/c", "0", mark("sys/no/mark", "ours")).unwrap();
-    abandon(knobs);
+    let mut settings = HostSettings::of_writer(&kernel, &directory, writer(7));
+    settings.record_undo_if_marked("sys/a", "0", mark("sys/mark", "ours")).unwrap();
+    settings.record_undo_if_marked("sys/b", "0", mark("sys/mark", "theirs")).unwrap();
+    settings.record_undo_if_marked("sys/c", "0", mark("sys/no/mark", "ours")).unwrap();
+    abandon(settings);
     dies(&kernel, writer(7));
     replay(&kernel, &directory).unwrap();
-    assert_eq!(knob_writes(&kernel), ["sys/a <- 0"]);
+    assert_eq!(setting_writes(&kernel), ["sys/a <- 0"]);
 }
 
 #[test]
-fn a_knob_that_this_kernel_does_not_have_is_unsupported_and_not_held() {
+fn a_setting_that_this_kernel_does_not_have_is_unsupported_and_not_recorded() {
     let (_run, directory) = run();
     let kernel = kernel();
-    let mut knobs = HostSettings::of_writer(&kernel, &directory, writer(7));
-    assert!(matches!(knobs.set("sys/not/there", "1"), Err(Error::Unsupported(_))));
-    knobs.restore().unwrap();
-    assert_eq!(knob_writes(&kernel), [""; 0]);
+    let mut settings = HostSettings::of_writer(&kernel, &directory, writer(7));
+    assert!(matches!(settings.set("sys/not/there", "1"), Err(Error::Unsupported(_))));
+    settings.restore().unwrap();
+    assert_eq!(setting_writes(&kernel), [""; 0]);
 }
 
 /// Second half of the test below: changes a setting and dies without a restore.
 #[test]
 #[ignore = "run by the next test, as a process of its own"]
-fn turn_and_die() {
-    let (Ok(directory), Ok(knob)) = (std::env::var("KNOBS_DIRECTORY"), std::env::var("KNOBS_PATH")) else { return };
+fn set_and_die() {
+    let (Ok(directory), Ok(setting)) = (std::env::var("JOURNAL_DIRECTORY"), std::env::var("SETTING_PATH")) else {
+        return;
+    };
     let host = Rooted::host();
-    let mut knobs = HostSettings::open(&host, Path::new(&directory)).unwrap();
-    knobs.set(&knob, "900").unwrap();
+    let mut settings = HostSettings::open(&host, Path::new(&directory)).unwrap();
+    settings.set(&setting, "900").unwrap();
     rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL).unwrap();
 }
 
 #[test]
-fn a_killed_process_leaves_a_real_knob_that_is_put_back() {
+fn a_real_setting_of_a_killed_process_is_restored() {
     let (_run, directory) = run();
     let quiet = QuietProcess::start();
-    let knob = quiet.pid().file("oom_score_adj");
+    let setting = quiet.pid().file("oom_score_adj");
     let host = Rooted::host();
-    let before = read_knob(&host, &knob).unwrap();
+    let before = read_setting(&host, &setting).unwrap();
     let killed = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "journal::tests::turn_and_die", "--ignored"])
-        .envs([("KNOBS_DIRECTORY", directory.as_os_str()), ("KNOBS_PATH", knob.as_ref())])
+        .args(["--exact", "journal::tests::set_and_die", "--ignored"])
+        .envs([("JOURNAL_DIRECTORY", directory.as_os_str()), ("SETTING_PATH", setting.as_ref())])
         .output()
         .unwrap();
     assert!(!killed.status.success());
-    assert_eq!(read_knob(&host, &knob).unwrap(), "900");
+    assert_eq!(read_setting(&host, &setting).unwrap(), "900");
     let restored = replay(&host, &directory).unwrap();
     assert_eq!(restored.iter().map(|one| &one.failure).collect::<Vec<_>>(), [&None]);
-    assert_eq!(read_knob(&host, &knob).unwrap(), before);
+    assert_eq!(read_setting(&host, &setting).unwrap(), before);
 }
 
 /// Events for the processes and settings of a host.
 #[derive(Clone, Debug)]
 enum Event {
-    Turn { process: usize, knob: usize, value: u8 },
-    PutBack { process: usize },
+    Set { process: usize, setting: usize, value: u8 },
+    Restore { process: usize },
     End { process: usize },
     Crash { process: usize, how: Crash },
     Replay,
@@ -405,80 +449,80 @@ enum Event {
 enum Crash {
     Idle,
     /// After the journal's line, before the setting was changed.
-    BeforeTheKnob(usize),
+    BeforeTheWrite(usize),
     /// After this number of bytes of the journal's line.
     InTheLine(usize, usize),
     /// After restoring this number of settings.
-    WhilePuttingBack(usize),
+    WhileRestoring(usize),
 }
 
 fn event() -> impl Strategy<Value = Event> {
     let crash = prop_oneof![
         Just(Crash::Idle),
-        (0..3usize).prop_map(Crash::BeforeTheKnob),
-        (0..3usize, 0..60usize).prop_map(|(knob, bytes)| Crash::InTheLine(knob, bytes)),
-        (0..3usize).prop_map(Crash::WhilePuttingBack),
+        (0..3usize).prop_map(Crash::BeforeTheWrite),
+        (0..3usize, 0..60usize).prop_map(|(setting, bytes)| Crash::InTheLine(setting, bytes)),
+        (0..3usize).prop_map(Crash::WhileRestoring),
     ];
     prop_oneof![
-        6 => (0..3usize, 0..3usize, any::<u8>()).prop_map(|(process, knob, value)| Event::Turn { process, knob, value }),
-        1 => (0..3usize).prop_map(|process| Event::PutBack { process }),
+        6 => (0..3usize, 0..3usize, any::<u8>()).prop_map(|(process, setting, value)| Event::Set { process, setting, value }),
+        1 => (0..3usize).prop_map(|process| Event::Restore { process }),
         1 => (0..3usize).prop_map(|process| Event::End { process }),
         2 => (0..3usize, crash).prop_map(|(process, how)| Event::Crash { process, how }),
         1 => Just(Event::Replay),
     ]
 }
 
-const KNOBS: [(&str, &str); 3] = [("sys/a", "1"), ("sys/b", "on"), ("sys/c", "2 3")];
+const SETTINGS: [(&str, &str); 3] = [("sys/a", "1"), ("sys/b", "on"), ("sys/c", "2 3")];
 
 /// Lets a process die: the journal and the settings stay as at that point.
-fn crash(kernel: &FakeKernel, mut knobs: HostSettings<'_, FakeKernel>, how: Crash) {
+fn crash(kernel: &FakeKernel, mut settings: HostSettings<'_, FakeKernel>, how: Crash) {
     match how {
         Crash::Idle => {}
-        Crash::BeforeTheKnob(knob) | Crash::InTheLine(knob, _) if knobs.holds(KNOBS[knob].0) => {}
-        Crash::BeforeTheKnob(knob) => {
-            let _lock = knobs.lock().unwrap();
-            let inherited = knobs.others().into_iter().find_map(|other| other.value_of(KNOBS[knob].0));
-            let old = inherited.unwrap_or_else(|| read_knob(kernel, KNOBS[knob].0).unwrap());
-            knobs.hold(held(KNOBS[knob].0, &old)).unwrap();
+        Crash::BeforeTheWrite(setting) | Crash::InTheLine(setting, _) if settings.has(SETTINGS[setting].0) => {}
+        Crash::BeforeTheWrite(setting) => {
+            let _lock = settings.lock().unwrap();
+            let inherited = settings.others().into_iter().find_map(|other| other.value_of(SETTINGS[setting].0));
+            let old = inherited.unwrap_or_else(|| read_setting(kernel, SETTINGS[setting].0).unwrap());
+            settings.add(record(SETTINGS[setting].0, &old)).unwrap();
         }
-        Crash::InTheLine(_, bytes) if knobs.journal.is_some() => {
+        Crash::InTheLine(_, bytes) if settings.journal.is_some() => {
             let line = "{\"turned\":{\"path\":\"sys/a\",\"old\":\"never to be written\"}}";
-            let journal = knobs.journal.as_mut().unwrap();
+            let journal = settings.journal.as_mut().unwrap();
             journal.write_all(&line.as_bytes()[..bytes.min(line.len())]).unwrap();
         }
         Crash::InTheLine(..) => {}
-        Crash::WhilePuttingBack(count) => {
-            let others = knobs.others();
-            for held in knobs.held.iter().rev().take(count) {
-                if !others.iter().any(|other| other.is_alive(kernel) && other.value_of(&held.path).is_some()) {
-                    restore(kernel, &Locks::take(kernel, &[], []), When::AtTheEnd, held).unwrap();
+        Crash::WhileRestoring(count) => {
+            let others = settings.others();
+            for record in settings.records.iter().rev().take(count) {
+                if !others.iter().any(|other| other.is_alive(kernel) && other.value_of(&record.path).is_some()) {
+                    restore(kernel, &Locks::take(kernel, &[], []), When::AtTheEnd, record).unwrap();
                 }
             }
         }
     }
-    let writer = knobs.writer;
-    abandon(knobs);
+    let writer = settings.writer;
+    abandon(settings);
     dies(kernel, writer);
 }
 
 /// Expected state of the settings: the writers of each, and their values.
 #[derive(Default)]
 struct Model {
-    turned: BTreeMap<&'static str, (BTreeSet<usize>, String)>,
+    changed: BTreeMap<&'static str, (BTreeSet<usize>, String)>,
 }
 
 impl Model {
-    fn turn(&mut self, process: usize, path: &'static str, value: &str) {
-        let entry = self.turned.entry(path).or_default();
+    fn set(&mut self, process: usize, path: &'static str, value: &str) {
+        let entry = self.changed.entry(path).or_default();
         entry.0.insert(process);
         value.clone_into(&mut entry.1);
     }
 
     fn end(&mut self, process: usize) {
-        for (processes, _) in self.turned.values_mut() {
+        for (processes, _) in self.changed.values_mut() {
             processes.remove(&process);
         }
-        self.turned.retain(|_, (processes, _)| !processes.is_empty());
+        self.changed.retain(|_, (processes, _)| !processes.is_empty());
     }
 }
 
@@ -486,9 +530,9 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
     #[test]
-    fn after_any_turns_and_crashes_the_next_start_finds_the_knobs_as_they_were(events in prop::collection::vec(event(), 0..30)) {
+    fn after_any_changes_and_crashes_the_next_start_restores_all_settings(events in prop::collection::vec(event(), 0..30)) {
         let (_run, directory) = run();
-        let mut kernel = KNOBS.iter().fold(FakeKernel::new(), |kernel, (path, value)| kernel.file(path, value));
+        let mut kernel = SETTINGS.iter().fold(FakeKernel::new(), |kernel, (path, value)| kernel.file(path, value));
         for pid in 1..=40 {
             kernel = born(kernel, writer(pid));
         }
@@ -498,17 +542,17 @@ proptest! {
         let mut model = Model::default();
         for event in events {
             let process = match event {
-                Event::Turn { process, .. } | Event::PutBack { process } | Event::End { process } | Event::Crash { process, .. } => process,
+                Event::Set { process, .. } | Event::Restore { process } | Event::End { process } | Event::Crash { process, .. } => process,
                 Event::Replay => 0,
             };
-            let knobs = processes[process].as_mut().unwrap();
+            let settings = processes[process].as_mut().unwrap();
             match event {
-                Event::Turn { knob, value, .. } => {
-                    let path = KNOBS[knob].0;
-                    knobs.set(path, &format!("turned {value}")).unwrap();
-                    model.turn(process, path, &format!("turned {value}"));
+                Event::Set { setting, value, .. } => {
+                    let path = SETTINGS[setting].0;
+                    settings.set(path, &format!("value {value}")).unwrap();
+                    model.set(process, path, &format!("value {value}"));
                 }
-                Event::PutBack { .. } => knobs.restore().unwrap(),
+                Event::Restore { .. } => settings.restore().unwrap(),
                 Event::End { .. } => drop(processes[process].take()),
                 Event::Crash { how, .. } => crash(&kernel, processes[process].take().unwrap(), how),
                 Event::Replay => {
@@ -516,10 +560,10 @@ proptest! {
                     prop_assert!(restored.iter().all(|one| one.failure.is_none()));
                 }
             }
-            if matches!(event, Event::PutBack { .. } | Event::End { .. } | Event::Crash { .. }) {
+            if matches!(event, Event::Restore { .. } | Event::End { .. } | Event::Crash { .. }) {
                 model.end(process);
             }
-            for (path, (_, value)) in &model.turned {
+            for (path, (_, value)) in &model.changed {
                 prop_assert_eq!(&kernel.read(path).unwrap(), value);
             }
             processes[process].get_or_insert_with(|| {
@@ -529,7 +573,7 @@ proptest! {
         }
         drop(processes);
         replay(&kernel, &directory).unwrap();
-        for (path, value) in KNOBS {
+        for (path, value) in SETTINGS {
             prop_assert_eq!(kernel.read(path).unwrap(), value);
         }
         let left: Vec<_> = journals_in(&directory, &[]).unwrap_or_default();

@@ -106,8 +106,8 @@ impl Locks {
 }
 
 impl ClientLocks for Locks {
-    fn carry_out(&self, files: &dyn KernelFiles, when: When, record: Record<'_>) -> Result<bool, Error> {
-        Undo::of(record).map_or(Ok(false), |undo| undo.carry_out(&files, self, when, record))
+    fn undo(&self, files: &dyn KernelFiles, when: When, record: Record<'_>) -> Result<bool, Error> {
+        Undo::of(record).map_or(Ok(false), |undo| undo.run(&files, self, when, record))
     }
 }
 
@@ -198,7 +198,8 @@ impl Undo {
 
     /// Data of the record, from which [`Undo::of`] makes this again.
     pub(super) fn data(&self) -> Result<String, Error> {
-        serde_json::to_string(self).map_err(|error| Error::malformed("the undo of resctrl", error))
+        serde_json::to_string(self)
+            .map_err(|error| Error::of_host("record", "an undo of resctrl", crate::error::errno(error.into())))
     }
 
     /// True if a journal may hold this: it names a file below the mount, and removes only groups of ours.
@@ -233,7 +234,7 @@ impl Undo {
     ///
     /// # Errors
     /// The kernel's answer: an exclusive unmanaged group may block a line. `EAGAIN` when the lock could not be taken.
-    fn carry_out(
+    fn run(
         &self,
         files: &impl KernelFiles,
         locks: &Locks,

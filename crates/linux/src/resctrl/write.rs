@@ -30,7 +30,7 @@ const ROUNDS_MAX: u32 = 64;
 #[derive(Debug)]
 pub struct Changes<'c, 'f, F: KernelFiles> {
     resctrl: &'c Resctrl<'f, F>,
-    knobs: &'c mut HostSettings<'f, F>,
+    settings: &'c mut HostSettings<'f, F>,
     /// `None` only when the lock was released to wait for an RMID and patience ended before it was free again.
     lock: Option<Locked>,
 }
@@ -72,11 +72,11 @@ impl<'f, F: KernelFiles> Resctrl<'f, F> {
     /// `Locked` when patience ended before the others released the lock.
     pub fn change<'c>(
         &'c self,
-        knobs: &'c mut HostSettings<'f, F>,
+        settings: &'c mut HostSettings<'f, F>,
         patience: &mut Patience<'_>,
     ) -> Result<Changes<'c, 'f, F>, Failed> {
         let lock = retrying(Errno::AGAIN, patience, || self.lock(Lock::Exclusive))?;
-        Ok(Changes { resctrl: self, knobs, lock: Some(lock) })
+        Ok(Changes { resctrl: self, settings, lock: Some(lock) })
     }
 }
 
@@ -114,11 +114,11 @@ impl<F: KernelFiles> Changes<'_, '_, F> {
         if self.resctrl.exists(group) {
             return Err(Failed::of("make", &path, Errno::EXIST));
         }
-        self.promise(&path, None, How::Remove, || Ok(String::new()))?;
+        self.record_undo(&path, None, How::Remove, || Ok(String::new()))?;
         match self.make_directory(&path, patience) {
             Ok(alive) => Ok(OwnGroup { group: group.clone(), _alive: alive }),
             Err(failed) => {
-                let _ = self.knobs.release(&path); // the error of `make_directory` matters more
+                let _ = self.settings.release(&path); // the error of `make_directory` matters more
                 Err(failed)
             }
         }
@@ -159,7 +159,7 @@ impl<F: KernelFiles> Changes<'_, '_, F> {
     pub fn remove(&mut self, own: OwnGroup) -> Result<(), Failed> {
         self.must_be_locked()?;
         let path = self.remove_directory(&own)?;
-        Ok(self.knobs.release(&path)?)
+        Ok(self.settings.release(&path)?)
     }
 
     fn remove_directory(&self, group: &Group) -> Result<String, Failed> {
@@ -171,7 +171,7 @@ impl<F: KernelFiles> Changes<'_, '_, F> {
     }
 
     /// Removes empty groups with our prefix that no living masu has made, and returns them. A group with tasks may
-    /// belong to another program, whatever its name: groups in use by a dead masu are undone by its journal (`knobs`).
+    /// belong to another program, whatever its name: groups in use by a dead masu are undone by its journal.
     ///
     /// # Errors
     /// The kernel's answer.
@@ -206,7 +206,7 @@ impl<F: KernelFiles> Changes<'_, '_, F> {
             for (resource, values) in lines.as_in(&resctrl.schemata(group)?).0 {
                 let line = Schemata([(resource.clone(), values)].into());
                 let old = || Ok(line.as_in(&resctrl.schemata(group)?).command().trim().to_owned());
-                self.promise(&path, Some(&resource.to_string()), How::Line, old)?;
+                self.record_undo(&path, Some(&resource.to_string()), How::Line, old)?;
             }
         }
         let command = lines.command();
@@ -226,7 +226,7 @@ impl<F: KernelFiles> Changes<'_, '_, F> {
         let path = self.resctrl.file(group, "mode");
         if group.is_default() {
             let resctrl = self.resctrl;
-            self.promise(&path, None, How::Value, || Ok(resctrl.mode(group)?.word().to_owned()))?;
+            self.record_undo(&path, None, How::Value, || Ok(resctrl.mode(group)?.word().to_owned()))?;
         }
         self.command(&path, &format!("{}\n", mode.word()))
     }
@@ -254,7 +254,7 @@ impl<F: KernelFiles> Changes<'_, '_, F> {
     /// unmanaged group.
     pub fn move_process(&mut self, pid: Pid, group: &Group) -> Result<Moved, Failed> {
         self.may_change(group, "move tasks to")?;
-        self.promise_to_move_back(pid)?;
+        self.record_origins(pid)?;
         let mut moved = Moved::default();
         let mut ended: BTreeSet<Pid> = BTreeSet::new();
         while moved.rounds < ROUNDS_MAX {
@@ -278,7 +278,7 @@ impl<F: KernelFiles> Changes<'_, '_, F> {
     }
 
     /// Records the threads of a process that are in unmanaged groups.
-    fn promise_to_move_back(&mut self, pid: Pid) -> Result<(), Failed> {
+    fn record_origins(&mut self, pid: Pid) -> Result<(), Failed> {
         let others: Vec<Group> = self.resctrl.all_groups()?.into_iter().filter(|group| !group.is_ours()).collect();
         let taken = self.resctrl.groups_of_tasks(&others)?;
         if taken.is_empty() {
@@ -286,12 +286,12 @@ impl<F: KernelFiles> Changes<'_, '_, F> {
         }
         for (group, origin) in Origin::all(self.resctrl.files, pid, &taken)? {
             let path = self.resctrl.file(&group, "tasks");
-            self.promise(&path, Some(&origin.part()), How::Tasks, || Ok(origin.old()))?;
+            self.record_undo(&path, Some(&origin.part()), How::Tasks, || Ok(origin.old()))?;
         }
         Ok(())
     }
 
-    fn promise(
+    fn record_undo(
         &mut self,
         path: &str,
         part: Option<&str>,
@@ -299,7 +299,7 @@ impl<F: KernelFiles> Changes<'_, '_, F> {
         old: impl FnOnce() -> Result<String, Failed>,
     ) -> Result<(), Failed> {
         let undo = Undo { mount: self.resctrl.mount.directory.clone(), how };
-        self.knobs.record_client_undo(UNDO, path, part, undo.data()?, old)
+        self.settings.record_client_undo(UNDO, path, part, undo.data()?, old)
     }
 
     /// One write, ended with a newline.

@@ -33,15 +33,15 @@ fn a_partition_is_made_in_the_order_that_leaves_no_way_unguarded_and_undone_in_r
     let kernel = broadwell();
     let (_run, directory) = journal(&kernel);
     let resctrl = Resctrl::find(&kernel).unwrap();
-    let mut knobs = HostSettings::open(&kernel, &directory).unwrap();
-    let mut changes = resctrl.change(&mut knobs, &mut impatient()).unwrap();
+    let mut settings = HostSettings::open(&kernel, &directory).unwrap();
+    let mut changes = resctrl.change(&mut settings, &mut impatient()).unwrap();
     changes.write(&Group::DEFAULT, &masks(Resource::L3, &[(0, 0xffff0), (1, 0xffff0)])).unwrap();
     let web = changes.make(&own("web"), &mut impatient()).unwrap();
     changes.write(&web, &masks(Resource::L3, &[(0, 0xf), (1, 0xf)])).unwrap();
     changes.set_mode(&web, Mode::Exclusive).unwrap();
     changes.move_thread(Pid(41), &web).unwrap();
     drop(changes);
-    knobs.restore().unwrap();
+    settings.restore().unwrap();
     let expected = [
         "schemata <- L3:0=ffff0;1=ffff0",
         "mkdir sys/fs/resctrl/masu-web",
@@ -60,8 +60,8 @@ fn of_the_default_group_only_the_lines_that_were_changed_are_put_back() {
     let kernel = epyc().file(&format!("{ROOT}/mode"), "shareable\n");
     let (_run, directory) = journal(&kernel);
     let resctrl = Resctrl::find(&kernel).unwrap();
-    let mut knobs = HostSettings::open(&kernel, &directory).unwrap();
-    let mut changes = resctrl.change(&mut knobs, &mut impatient()).unwrap();
+    let mut settings = HostSettings::open(&kernel, &directory).unwrap();
+    let mut changes = resctrl.change(&mut settings, &mut impatient()).unwrap();
     changes.write(&Group::DEFAULT, &masks(Resource::L3, &[(0, 0xff00)])).unwrap();
     // Output of the kernel at that time; another program has changed the bandwidth, and one complex is offline.
     kernel.add(&format!("{ROOT}/schemata"), "MB:0=100;1=16;2=2048\nL3:0=ff00;1=ffff;2=ffff\n");
@@ -69,7 +69,7 @@ fn of_the_default_group_only_the_lines_that_were_changed_are_put_back() {
     changes.set_mode(&Group::DEFAULT, Mode::Exclusive).unwrap();
     kernel.add(&format!("{ROOT}/schemata"), "MB:0=100;1=16;2=2048\nL3:0=f000;1=ffff;2=ffff\n");
     drop(changes);
-    knobs.restore().unwrap();
+    settings.restore().unwrap();
     let expected = [
         "schemata <- L3:0=ff00",
         "schemata <- L3:0=f000",
@@ -85,13 +85,13 @@ fn code_and_data_are_put_back_apart() {
     let kernel = Ruled::new(with_cdp());
     let (_run, directory) = journal(&kernel.kernel);
     let resctrl = Resctrl::find(&kernel).unwrap();
-    let mut knobs = HostSettings::open(&kernel, &directory).unwrap();
-    let mut changes = resctrl.change(&mut knobs, &mut impatient()).unwrap();
+    let mut settings = HostSettings::open(&kernel, &directory).unwrap();
+    let mut changes = resctrl.change(&mut settings, &mut impatient()).unwrap();
     let mut both = masks(Resource::L3Code, &[(0, 0xff)]);
     both.0.extend(masks(Resource::L3Data, &[(1, 0xf00)]).0);
     changes.write(&Group::DEFAULT, &both).unwrap();
     drop(changes);
-    drop(knobs);
+    drop(settings);
     let writes: Vec<String> = kernel.kernel.writes().into_iter().filter(|write| write.contains("schemata")).collect();
     let expected = ["L3CODE:0=ff\nL3DATA:1=f00\n", "L3DATA:1=ff\n", "L3CODE:0=f\n"];
     assert_eq!(writes, expected.map(|command| format!("{ROOT}/schemata <- {command}")));
@@ -103,8 +103,8 @@ fn what_the_kernel_has_made_of_a_mask_is_the_answer() {
     kernel.pairs = true;
     let (_run, directory) = journal(&kernel.kernel);
     let resctrl = Resctrl::find(&kernel).unwrap();
-    let mut knobs = HostSettings::open(&kernel, &directory).unwrap();
-    let mut changes = resctrl.change(&mut knobs, &mut impatient()).unwrap();
+    let mut settings = HostSettings::open(&kernel, &directory).unwrap();
+    let mut changes = resctrl.change(&mut settings, &mut impatient()).unwrap();
     let web = changes.make(&own("web"), &mut impatient()).unwrap();
     let asked = masks(Resource::L3, &[(0, 0x400)]);
     let found = changes.write(&web, &asked).unwrap();
@@ -117,8 +117,8 @@ fn numbers_in_limbo_are_waited_for_as_long_as_the_caller_has_patience() {
     let kernel = Ruled::new(broadwell());
     let (_run, directory) = journal(&kernel.kernel);
     let resctrl = Resctrl::find(&kernel).unwrap();
-    let mut knobs = HostSettings::open(&kernel, &directory).unwrap();
-    let mut changes = resctrl.change(&mut knobs, &mut impatient()).unwrap();
+    let mut settings = HostSettings::open(&kernel, &directory).unwrap();
+    let mut changes = resctrl.change(&mut settings, &mut impatient()).unwrap();
     let mut waits = Vec::new();
     kernel.limbo.set(9);
     let made = changes.make(&own("web"), &mut |wait: Duration| {
@@ -139,8 +139,8 @@ fn while_one_waits_for_a_number_others_may_change_something() {
     let kernel = Ruled::new(broadwell());
     let (_run, directory) = journal(&kernel.kernel);
     let resctrl = Resctrl::find(&kernel).unwrap();
-    let mut knobs = HostSettings::open(&kernel, &directory).unwrap();
-    let mut changes = resctrl.change(&mut knobs, &mut impatient()).unwrap();
+    let mut settings = HostSettings::open(&kernel, &directory).unwrap();
+    let mut changes = resctrl.change(&mut settings, &mut impatient()).unwrap();
     kernel.limbo.set(2);
     let mut others = 0;
     let web = changes.make(&own("web"), &mut |_: Duration| {
@@ -172,8 +172,8 @@ fn whoever_looks_whether_a_group_is_left_behind_does_not_keep_it_from_being_made
     let kernel = Ruled::new(broadwell());
     let (_run, directory) = journal(&kernel.kernel);
     let resctrl = Resctrl::find(&kernel).unwrap();
-    let mut knobs = HostSettings::open(&kernel, &directory).unwrap();
-    let mut changes = resctrl.change(&mut knobs, &mut impatient()).unwrap();
+    let mut settings = HostSettings::open(&kernel, &directory).unwrap();
+    let mut changes = resctrl.change(&mut settings, &mut impatient()).unwrap();
     kernel.looked_at.set(true);
     let failed = changes.make(&own("web"), &mut impatient()).unwrap_err();
     assert_eq!(failed.why, Why::Locked);
@@ -200,8 +200,8 @@ fn what_is_to_be_put_back_is_read_when_nobody_can_put_it_back() {
         }
     }));
     let resctrl = Resctrl::find(&kernel).unwrap();
-    let mut knobs = HostSettings::open(&kernel, &directory).unwrap();
-    let mut changes = resctrl.change(&mut knobs, &mut impatient()).unwrap();
+    let mut settings = HostSettings::open(&kernel, &directory).unwrap();
+    let mut changes = resctrl.change(&mut settings, &mut impatient()).unwrap();
     changes.write(&Group::DEFAULT, &masks(Resource::L3, &[(0, 0xff)])).unwrap();
     changes.set_mode(&Group::DEFAULT, Mode::Shareable).unwrap();
     // Files of the undos in order, and whether each has something to undo.
@@ -214,13 +214,13 @@ fn undoing_waits_for_those_who_change_something() {
     let kernel = broadwell();
     let (_run, directory) = journal(&kernel);
     let resctrl = Resctrl::find(&kernel).unwrap();
-    let mut knobs = HostSettings::open(&kernel, &directory).unwrap();
-    let mut changes = resctrl.change(&mut knobs, &mut impatient()).unwrap();
+    let mut settings = HostSettings::open(&kernel, &directory).unwrap();
+    let mut changes = resctrl.change(&mut settings, &mut impatient()).unwrap();
     let web = changes.make(&own("web"), &mut impatient()).unwrap();
     drop(changes);
     let other = resctrl.lock(Lock::Exclusive).unwrap();
     std::thread::scope(|scope| {
-        let undoing = scope.spawn(|| knobs.restore());
+        let undoing = scope.spawn(|| settings.restore());
         std::thread::sleep(Duration::from_millis(50));
         assert!(resctrl.exists(&web));
         drop(other);
@@ -236,15 +236,15 @@ fn a_refusal_comes_with_what_the_kernel_says_and_leaves_no_promise() {
         .file(&format!("{ROOT}/info/last_cmd_status"), "Out of CLOSIDs\n");
     let (_run, directory) = journal(&kernel);
     let resctrl = Resctrl::find(&kernel).unwrap();
-    let mut knobs = HostSettings::open(&kernel, &directory).unwrap();
-    let mut changes = resctrl.change(&mut knobs, &mut |_: Duration| panic!("nothing to wait for")).unwrap();
+    let mut settings = HostSettings::open(&kernel, &directory).unwrap();
+    let mut changes = resctrl.change(&mut settings, &mut |_: Duration| panic!("nothing to wait for")).unwrap();
     let failed = changes.make(&own("web"), &mut |_: Duration| panic!("nothing to wait for")).unwrap_err();
     assert_eq!(failed.why, Why::Full);
     let expected =
         "cannot make /sys/fs/resctrl/masu-web: no space left on device (ENOSPC); the kernel says: Out of CLOSIDs";
     assert_eq!(failed.to_string(), expected);
     drop(changes);
-    knobs.restore().unwrap();
+    settings.restore().unwrap();
     assert_eq!(sent(&kernel), [""; 0]);
 }
 
@@ -253,8 +253,8 @@ fn an_unknown_domain_is_refused_while_the_kernel_says_ok() {
     let kernel = broadwell().refusing_value(&format!("{ROOT}/schemata"), "L3:7=f\n", Errno::INVAL);
     let (_run, directory) = journal(&kernel);
     let resctrl = Resctrl::find(&kernel).unwrap();
-    let mut knobs = HostSettings::open(&kernel, &directory).unwrap();
-    let mut changes = resctrl.change(&mut knobs, &mut impatient()).unwrap();
+    let mut settings = HostSettings::open(&kernel, &directory).unwrap();
+    let mut changes = resctrl.change(&mut settings, &mut impatient()).unwrap();
     let failed = changes.write(&Group::DEFAULT, &masks(Resource::L3, &[(7, 0xf)])).unwrap_err();
     assert_eq!((failed.why, failed.status.clone()), (Why::Refused, None));
     assert_eq!(failed.to_string(), "cannot write \"L3:7=f\" to /sys/fs/resctrl/schemata: invalid argument (EINVAL)");
@@ -265,12 +265,12 @@ fn a_group_that_is_there_is_not_taken_and_not_removed_in_the_end() {
     let kernel = broadwell().file(&format!("{ROOT}/masu-web/tasks"), "");
     let (_run, directory) = journal(&kernel);
     let resctrl = Resctrl::find(&kernel).unwrap();
-    let mut knobs = HostSettings::open(&kernel, &directory).unwrap();
-    let mut changes = resctrl.change(&mut knobs, &mut impatient()).unwrap();
+    let mut settings = HostSettings::open(&kernel, &directory).unwrap();
+    let mut changes = resctrl.change(&mut settings, &mut impatient()).unwrap();
     let failed = changes.make(&own("web"), &mut impatient()).unwrap_err();
     assert_eq!(failed.why, Why::NameTaken);
     drop(changes);
-    knobs.restore().unwrap();
+    settings.restore().unwrap();
     assert_eq!(sent(&kernel), [""; 0]);
 }
 
@@ -280,8 +280,8 @@ fn groups_of_others_are_left_alone() {
         broadwell().file(&format!("{ROOT}/batch/schemata"), "L3:0=f\n").file(&format!("{ROOT}/batch/tasks"), "");
     let (_run, directory) = journal(&kernel);
     let resctrl = Resctrl::find(&kernel).unwrap();
-    let mut knobs = HostSettings::open(&kernel, &directory).unwrap();
-    let mut changes = resctrl.change(&mut knobs, &mut impatient()).unwrap();
+    let mut settings = HostSettings::open(&kernel, &directory).unwrap();
+    let mut changes = resctrl.change(&mut settings, &mut impatient()).unwrap();
     let batch = Group::of_class("batch");
     let answers = [
         changes.write(&batch, &masks(Resource::L3, &[(0, 1)])).map(drop),
@@ -314,8 +314,8 @@ fn groups_that_nobody_holds_and_nobody_is_in_are_collected_and_those_of_the_livi
         .file(&format!("{ROOT}/mon_groups/theirs/tasks"), "");
     let (_run, directory) = journal(&kernel);
     let resctrl = Resctrl::find(&kernel).unwrap();
-    let mut knobs = HostSettings::open(&kernel, &directory).unwrap();
-    let mut changes = resctrl.change(&mut knobs, &mut impatient()).unwrap();
+    let mut settings = HostSettings::open(&kernel, &directory).unwrap();
+    let mut changes = resctrl.change(&mut settings, &mut impatient()).unwrap();
     let web = changes.make(&own("web"), &mut impatient()).unwrap();
     let collected: Vec<String> = changes.collect().unwrap().iter().map(Group::to_string).collect();
     assert_eq!(collected, ["mon_groups/masu-x", "masu-old"]);
@@ -330,15 +330,15 @@ fn a_removed_group_needs_no_undoing_and_may_be_gone_already() {
     let kernel = broadwell();
     let (_run, directory) = journal(&kernel);
     let resctrl = Resctrl::find(&kernel).unwrap();
-    let mut knobs = HostSettings::open(&kernel, &directory).unwrap();
-    let mut changes = resctrl.change(&mut knobs, &mut impatient()).unwrap();
+    let mut settings = HostSettings::open(&kernel, &directory).unwrap();
+    let mut changes = resctrl.change(&mut settings, &mut impatient()).unwrap();
     let (web, db) =
         (changes.make(&own("web"), &mut impatient()).unwrap(), changes.make(&own("db"), &mut impatient()).unwrap());
     kernel.remove(&format!("{ROOT}/masu-db"));
     changes.remove(web).unwrap();
     changes.remove(db).unwrap();
     drop(changes);
-    knobs.restore().unwrap();
+    settings.restore().unwrap();
     assert_eq!(
         sent(&kernel),
         ["mkdir sys/fs/resctrl/masu-web", "mkdir sys/fs/resctrl/masu-db", "rmdir sys/fs/resctrl/masu-web"]
@@ -351,10 +351,10 @@ fn while_another_changes_something_one_waits_or_gives_up() {
     let kernel = broadwell();
     let (_run, directory) = journal(&kernel);
     let resctrl = Resctrl::find(&kernel).unwrap();
-    let mut knobs = HostSettings::open(&kernel, &directory).unwrap();
+    let mut settings = HostSettings::open(&kernel, &directory).unwrap();
     let mut other = Some(resctrl.lock(Lock::Exclusive).unwrap());
-    assert_eq!(resctrl.change(&mut knobs, &mut impatient()).unwrap_err().why, Why::Locked);
-    let waited = resctrl.change(&mut knobs, &mut |_: Duration| {
+    assert_eq!(resctrl.change(&mut settings, &mut impatient()).unwrap_err().why, Why::Locked);
+    let waited = resctrl.change(&mut settings, &mut |_: Duration| {
         drop(other.take());
         true
     });

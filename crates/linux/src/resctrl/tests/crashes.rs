@@ -10,18 +10,18 @@ use crate::journal::{HostSettings, Restored, Undone};
 use crate::resctrl::undo::Undo;
 
 fn replay(kernel: &FakeKernel, directory: &Path) -> Result<Vec<Restored>, Error> {
-    crate::journal::replay(kernel, directory, &[UNDO])
+    crate::journal::replay(kernel, directory, &[UNDO]).map(|replay| replay.restored)
 }
 
 /// A process shrinks the default group, makes a group, and is killed.
 fn killed_at_work(kernel: &FakeKernel, directory: &Path, mounted_at: &str) {
     let resctrl = Resctrl::at(kernel, mounted_at).unwrap();
-    let mut knobs = HostSettings::open(kernel, directory).unwrap();
-    let mut changes = resctrl.change(&mut knobs, &mut impatient()).unwrap();
+    let mut settings = HostSettings::open(kernel, directory).unwrap();
+    let mut changes = resctrl.change(&mut settings, &mut impatient()).unwrap();
     changes.write(&Group::DEFAULT, &masks(Resource::L3, &[(0, 0xff)])).unwrap();
     let _alive = changes.make(&own("web"), &mut impatient()).unwrap();
     drop(changes);
-    crate::journal::tests::abandon(knobs);
+    crate::journal::tests::abandon(settings);
     // The process id goes to another process.
     kernel.add(&Pid::own().file("stat"), "1 (y) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 999 0 0\n");
 }
@@ -118,11 +118,11 @@ fn what_we_gave_to_the_default_group_is_taken_back_at_the_end() {
     let (_run, directory) = journal(&kernel);
     kernel.add(&format!("{ROOT}/schemata"), "L3:0=ff\n");
     let resctrl = Resctrl::find(&kernel).unwrap();
-    let mut knobs = HostSettings::open(&kernel, &directory).unwrap();
-    let mut changes = resctrl.change(&mut knobs, &mut impatient()).unwrap();
+    let mut settings = HostSettings::open(&kernel, &directory).unwrap();
+    let mut changes = resctrl.change(&mut settings, &mut impatient()).unwrap();
     changes.write(&Group::DEFAULT, &masks(Resource::L3, &[(0, 0xf_ffff)])).unwrap();
     drop(changes);
-    knobs.restore().unwrap();
+    settings.restore().unwrap();
     assert_eq!(sent(&kernel), ["schemata <- L3:0=fffff", "schemata <- L3:0=ff"]);
 }
 
@@ -146,8 +146,8 @@ fn a_group_of_the_same_name_that_a_living_process_holds_stays() {
     // The next run removes the leftover group by itself, and starts before any replay.
     let own_stat = Pid::own().file("stat");
     let resctrl = Resctrl::find(&kernel).unwrap();
-    let mut knobs = HostSettings::open(&kernel, &directory).unwrap();
-    let mut changes = resctrl.change(&mut knobs, &mut impatient()).unwrap();
+    let mut settings = HostSettings::open(&kernel, &directory).unwrap();
+    let mut changes = resctrl.change(&mut settings, &mut impatient()).unwrap();
     assert_eq!(changes.collect().unwrap(), [own("web")]);
     kernel.add(&format!("{ROOT}/schemata"), "L3:0=ff;1=fffff\n");
     changes.write(&Group::DEFAULT, &masks(Resource::L3, &[(0, 0xf)])).unwrap();
@@ -157,7 +157,7 @@ fn a_group_of_the_same_name_that_a_living_process_holds_stays() {
     assert_eq!(replay(&kernel, &directory).unwrap(), []);
     assert!(resctrl.exists(&own("web")));
     // The value restored is the one that the first run found, not the one that it left.
-    knobs.restore().unwrap();
+    settings.restore().unwrap();
     assert_eq!(sent(&kernel).last().unwrap(), "schemata <- L3:0=fffff");
 }
 

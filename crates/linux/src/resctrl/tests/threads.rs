@@ -13,8 +13,8 @@ use crate::resctrl::Moved;
 fn moved(kernel: &Ruled) -> (Result<Moved, Failed>, BTreeSet<Pid>) {
     let (_run, directory) = journal(&kernel.kernel);
     let resctrl = Resctrl::find(kernel).unwrap();
-    let mut knobs = HostSettings::open(kernel, &directory).unwrap();
-    let mut changes = resctrl.change(&mut knobs, &mut impatient()).unwrap();
+    let mut settings = HostSettings::open(kernel, &directory).unwrap();
+    let mut changes = resctrl.change(&mut settings, &mut impatient()).unwrap();
     let web = changes.make(&own("web"), &mut impatient()).unwrap();
     let answer = changes.move_process(Pid(40), &web);
     let there = resctrl.tasks(&web).unwrap();
@@ -94,13 +94,13 @@ fn threads_from_groups_of_others_go_back_there_each_to_its_own() {
     let before = kernel.threads.borrow().group_of.clone();
     let (_run, directory) = journal(&kernel.kernel);
     let resctrl = Resctrl::find(&kernel).unwrap();
-    let mut knobs = HostSettings::open(&kernel, &directory).unwrap();
-    let mut changes = resctrl.change(&mut knobs, &mut impatient()).unwrap();
+    let mut settings = HostSettings::open(&kernel, &directory).unwrap();
+    let mut changes = resctrl.change(&mut settings, &mut impatient()).unwrap();
     let web = changes.make(&own("web"), &mut impatient()).unwrap();
     assert_eq!(changes.move_process(Pid(40), &web).map(|moved| moved.threads), Ok(4));
     assert_eq!(resctrl.tasks(&web).unwrap(), pids(&[40, 41, 42, 43]));
     drop(changes);
-    knobs.restore().unwrap();
+    settings.restore().unwrap();
     // Thread 43 was in the default group, and is there again.
     assert_eq!(kernel.threads.borrow().group_of, before);
 }
@@ -113,8 +113,8 @@ fn threads_and_children_that_were_born_meanwhile_go_where_the_first_thread_was()
     kernel.threads.borrow_mut().fork(43, 60, 700); // from the default group, where it stays
     let (_run, directory) = journal(&kernel.kernel);
     let resctrl = Resctrl::find(&kernel).unwrap();
-    let mut knobs = HostSettings::open(&kernel, &directory).unwrap();
-    let mut changes = resctrl.change(&mut knobs, &mut impatient()).unwrap();
+    let mut settings = HostSettings::open(&kernel, &directory).unwrap();
+    let mut changes = resctrl.change(&mut settings, &mut impatient()).unwrap();
     let web = changes.make(&own("web"), &mut impatient()).unwrap();
     changes.move_process(Pid(40), &web).unwrap();
     changes.move_process(Pid(60), &web).unwrap();
@@ -133,7 +133,7 @@ fn threads_and_children_that_were_born_meanwhile_go_where_the_first_thread_was()
     assert_eq!(changes.move_process(Pid(50), &web).map(|moved| moved.threads), Ok(0));
     assert_eq!(resctrl.tasks(&web).unwrap(), pids(&[40, 43, 44, 50, 51, 60, 61, 71]));
     drop(changes);
-    knobs.restore().unwrap();
+    settings.restore().unwrap();
     let batch = Group::of_class("batch");
     assert_eq!(resctrl.tasks(&batch).unwrap(), pids(&[40, 44, 50, 51]));
     assert_eq!(resctrl.tasks(&Group::DEFAULT).unwrap(), pids(&[43, 60, 61, 71]));
@@ -147,8 +147,8 @@ fn promises_for_processes_that_have_ended_are_let_go() {
     }
     let (_run, directory) = journal(&kernel.kernel);
     let resctrl = Resctrl::find(&kernel).unwrap();
-    let mut knobs = HostSettings::open(&kernel, &directory).unwrap();
-    let mut changes = resctrl.change(&mut knobs, &mut impatient()).unwrap();
+    let mut settings = HostSettings::open(&kernel, &directory).unwrap();
+    let mut changes = resctrl.change(&mut settings, &mut impatient()).unwrap();
     let web = changes.make(&own("web"), &mut impatient()).unwrap();
     for pid in 1000..1500 {
         changes.move_process(Pid(pid), &web).unwrap();
@@ -161,7 +161,7 @@ fn promises_for_processes_that_have_ended_are_let_go() {
     let journal = journals().find(|path| path.extension().is_some_and(|of| of == "journal")).unwrap();
     let lines = std::fs::read_to_string(journal).unwrap().lines().count();
     assert!(lines < 200, "{lines}");
-    knobs.restore().unwrap();
+    settings.restore().unwrap();
     assert_eq!(resctrl.tasks(&Group::of_class("batch")).unwrap(), pids(&[1003]));
     assert_eq!(journals().map(|path| path.file_name().unwrap().to_owned()).collect::<Vec<_>>(), ["lock"]);
 }
@@ -172,8 +172,8 @@ fn of_processes_with_the_same_number_each_goes_where_it_was() {
     let kernel = Ruled::new(kernel).process(40, &[40]).in_group("batch", &[40]);
     let (_run, directory) = journal(&kernel.kernel);
     let resctrl = Resctrl::find(&kernel).unwrap();
-    let mut knobs = HostSettings::open(&kernel, &directory).unwrap();
-    let mut changes = resctrl.change(&mut knobs, &mut impatient()).unwrap();
+    let mut settings = HostSettings::open(&kernel, &directory).unwrap();
+    let mut changes = resctrl.change(&mut settings, &mut impatient()).unwrap();
     let web = changes.make(&own("web"), &mut impatient()).unwrap();
     changes.move_process(Pid(40), &web).unwrap();
     let another = |born, group: &str| {
@@ -186,15 +186,15 @@ fn of_processes_with_the_same_number_each_goes_where_it_was() {
     another(700, "other");
     changes.move_process(Pid(40), &web).unwrap();
     drop(changes);
-    knobs.restore().unwrap();
+    settings.restore().unwrap();
     assert_eq!(kernel.threads.borrow().group_of.get(&40), Some(&format!("{ROOT}/other")));
     // The next process is in no group, and stays there.
     another(750, "batch");
-    let mut changes = resctrl.change(&mut knobs, &mut impatient()).unwrap();
+    let mut changes = resctrl.change(&mut settings, &mut impatient()).unwrap();
     let web = changes.make(&own("web"), &mut impatient()).unwrap();
     changes.move_process(Pid(40), &web).unwrap();
     kernel.threads.borrow_mut().born.insert(40, 780);
     drop(changes);
-    knobs.restore().unwrap();
+    settings.restore().unwrap();
     assert_eq!(kernel.threads.borrow().group_of.get(&40), None);
 }
