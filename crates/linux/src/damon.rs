@@ -26,7 +26,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use units::AddressRange;
+use units::{AddressRange, cast};
 
 use crate::journal::{HostSettings, Mark};
 use crate::{At, Error, KernelFiles, Pid};
@@ -49,7 +49,7 @@ pub fn record_undo<F: KernelFiles>(settings: &mut HostSettings<'_, F>) -> Result
     settings.record_undo_if_marked(&format!("{KDAMONDS}/0/state"), "off", mark())
 }
 
-/// Update interval of our tree: DAMON looks for new mappings about once a second; the microseconds beyond that are our
+/// Update interval of our tree: DAMON searches for new mappings about once a second; the microseconds beyond that are our
 /// mark.
 fn marked_update_us() -> u64 {
     1_000_000 + u64::from(Pid::own().0.unsigned_abs())
@@ -71,15 +71,15 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    fn looks(&self) -> Looks {
+    fn sampling(&self) -> Sampling {
         let Monitor { sample_interval, aggregation_interval, min_regions, max_regions, .. } = *self;
-        Looks { sample_interval, aggregation_interval, min_regions, max_regions }
+        Sampling { sample_interval, aggregation_interval, min_regions, max_regions }
     }
 }
 
 /// Sampling parameters of any DAMON target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Looks {
+pub struct Sampling {
     /// Time between two samples of a region.
     pub sample_interval: Duration,
     /// Time over which samples are counted; at least `sample_interval`.
@@ -90,10 +90,10 @@ pub struct Looks {
     pub max_regions: u32,
 }
 
-impl Looks {
+impl Sampling {
     /// Refuses values that the kernel would refuse.
     fn check(self) -> Result<(), Error> {
-        let Looks { sample_interval: sample, aggregation_interval: aggregation, min_regions, max_regions } = self;
+        let Sampling { sample_interval: sample, aggregation_interval: aggregation, min_regions, max_regions } = self;
         if sample.as_micros() > 0 && sample <= aggregation && (3..=max_regions).contains(&min_regions) {
             return Ok(());
         }
@@ -117,8 +117,8 @@ impl Looks {
 
     /// Largest number of samples in one aggregation interval.
     fn most(self) -> u32 {
-        let looks = self.aggregation_interval.as_micros() / self.sample_interval.as_micros().max(1);
-        u32::try_from(looks).unwrap_or(u32::MAX).max(1)
+        let samples = self.aggregation_interval.as_micros() / self.sample_interval.as_micros().max(1);
+        cast::saturated::<_, u32>(samples).max(1)
     }
 }
 
@@ -143,9 +143,9 @@ pub struct Region {
 pub fn available_operations(files: &impl KernelFiles) -> Result<Vec<String>, Error> {
     let list = format!("{CONTEXT}/avail_operations");
     let text = if read_number(files, "nr_kdamonds")? == 0 {
-        let tree = Tree::grow(files)?;
+        let tree = Tree::set_up(files)?;
         let text = read(files, &list)?;
-        tree.fell()?;
+        tree.remove()?;
         text
     } else {
         read(files, &list).map_err(|error| if error.errno() == Some(Errno::NOENT) { taken() } else { error })?
@@ -167,7 +167,7 @@ impl<'f, F: KernelFiles> Draft<'f, F> {
     /// `Unsupported` without DAMON, `Denied` without root; `Other` with EBUSY when there are kdamonds already, with
     /// EINVAL for intervals or regions that the kernel would refuse.
     pub fn new(files: &'f F, monitor: Monitor) -> Result<Draft<'f, F>, Error> {
-        monitor.looks().check()?;
+        monitor.sampling().check()?;
         demand_free(files)?;
         Ok(Draft { files, monitor })
     }
@@ -178,7 +178,7 @@ impl<'f, F: KernelFiles> Draft<'f, F> {
     /// `Unsupported` where DAMON cannot watch processes. The writes are undone.
     pub fn commit(self) -> Result<Committed<'f, F>, Error> {
         let Draft { files, monitor } = self;
-        let tree = Tree::grow_for(files, "vaddr", "processes")?;
+        let tree = Tree::set_up_for(files, "vaddr", "processes")?;
         let pattern = format!("{SCHEME}/access_pattern");
         let values = [
             (format!("{CONTEXT}/targets/nr_targets"), "1".to_owned()),
@@ -192,7 +192,7 @@ impl<'f, F: KernelFiles> Draft<'f, F> {
             (format!("{pattern}/age/min"), "0".to_owned()),
             (format!("{pattern}/age/max"), u32::MAX.to_string()),
         ];
-        for (name, value) in monitor.looks().writes("vaddr").iter().chain(&values) {
+        for (name, value) in monitor.sampling().writes("vaddr").iter().chain(&values) {
             write(files, name, value).map_err(|errno| failed_write(name, value, errno))?;
         }
         Ok(Committed { tree, monitor })
@@ -264,7 +264,7 @@ impl<F: KernelFiles> Running<'_, F> {
 
     /// Largest possible [`Region::nr_accesses`]: samples in one aggregation interval.
     pub fn max_nr_accesses(&self) -> u32 {
-        self.monitor.looks().most()
+        self.monitor.sampling().most()
     }
 
     /// Stops the kernel's thread and removes the tree. Dropping does the same, but ignores failures.
@@ -272,7 +272,7 @@ impl<F: KernelFiles> Running<'_, F> {
     /// # Errors
     /// The kernel's answer.
     pub fn stop(self) -> Result<(), Error> {
-        self.tree.fell()
+        self.tree.remove()
     }
 
     /// The error for a monitor that stopped by itself; it does so when its process ends.
@@ -288,21 +288,21 @@ impl<F: KernelFiles> Running<'_, F> {
 struct Tree<'f, F: KernelFiles> {
     files: &'f F,
     running: bool,
-    standing: bool,
+    set_up: bool,
 }
 
 impl<'f, F: KernelFiles> Tree<'f, F> {
-    fn grow(files: &'f F) -> Result<Tree<'f, F>, Error> {
+    fn set_up(files: &'f F) -> Result<Tree<'f, F>, Error> {
         write(files, "nr_kdamonds", "1").map_err(|errno| failed_write("nr_kdamonds", "1", errno))?;
-        let tree = Tree { files, running: false, standing: true };
+        let tree = Tree { files, running: false, set_up: true };
         write(files, "0/contexts/nr_contexts", "1")
             .map_err(|errno| failed_write("0/contexts/nr_contexts", "1", errno))?;
         Ok(tree)
     }
 
-    /// [`Tree::grow`] for one of `avail_operations`. `watching` names the target in messages.
-    fn grow_for(files: &'f F, operations: &str, watching: &str) -> Result<Tree<'f, F>, Error> {
-        let tree = Tree::grow(files)?;
+    /// [`Tree::set_up`] for one of `avail_operations`. `watching` names the target in messages.
+    fn set_up_for(files: &'f F, operations: &str, watching: &str) -> Result<Tree<'f, F>, Error> {
+        let tree = Tree::set_up(files)?;
         let offered = read(files, &format!("{CONTEXT}/avail_operations"))?;
         if offered.split_ascii_whitespace().any(|name| name == operations) {
             return Ok(tree);
@@ -311,12 +311,12 @@ impl<'f, F: KernelFiles> Tree<'f, F> {
         Err(Error::Unsupported(At { operation: "monitor".to_owned(), object, errno: Errno::OPNOTSUPP }))
     }
 
-    fn fell(mut self) -> Result<(), Error> {
+    fn remove(mut self) -> Result<(), Error> {
         self.take_down()
     }
 
     fn take_down(&mut self) -> Result<(), Error> {
-        if !std::mem::take(&mut self.standing) {
+        if !std::mem::take(&mut self.set_up) {
             return Ok(());
         }
         if std::mem::take(&mut self.running) {
@@ -329,7 +329,7 @@ impl<'f, F: KernelFiles> Tree<'f, F> {
 
 impl<F: KernelFiles> Drop for Tree<'_, F> {
     fn drop(&mut self) {
-        // Drop cannot report; a journal would restore it at the next start.
+        // Drop cannot report. With a journal, the next start removes the tree.
         let _ = self.take_down();
     }
 }
@@ -382,7 +382,7 @@ fn demand_free(files: &impl KernelFiles) -> Result<(), Error> {
 }
 
 fn taken() -> Error {
-    let object = "DAMON, in which someone else has set up kdamonds".to_owned();
+    let object = "DAMON, in which another program has set up kdamonds".to_owned();
     Error::Other(At { operation: "use".to_owned(), object, errno: Errno::BUSY })
 }
 

@@ -20,16 +20,18 @@ pub struct At {
 /// One failure at a kernel interface.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The process, or the object in it, ended meanwhile. Normal: count it and go on.
+    /// The process, or the object in it, ended meanwhile. Normal: the caller counts it and goes on.
     #[error("cannot {0}")]
     Gone(At),
-    /// The caller lacks a privilege.
+    /// A privilege is missing: the caller names it.
     #[error("cannot {0}")]
     Denied(At),
-    /// This kernel lacks the interface, or always refuses this use of it.
+    /// This kernel lacks the interface, or always refuses this use of it: the caller uses another, or names the kernel
+    /// option.
     #[error("cannot {0}")]
     Unsupported(At),
-    /// The kernel's text cannot be parsed by this version of masu.
+    /// The text of a file of the kernel, or an ELF file, cannot be parsed by this version of masu. Another attempt does
+    /// not help; other files can still be read.
     #[error("cannot understand {}: {}", visible(object), visible(found))]
     Malformed {
         /// Path, with the line if there is one.
@@ -37,7 +39,7 @@ pub enum Error {
         /// Text found, and text expected.
         found: String,
     },
-    /// Anything else, mostly passing conditions such as EAGAIN and ENOMEM.
+    /// Anything else, mostly passing conditions such as EAGAIN and ENOMEM: the caller may try again later, or reports it.
     #[error("cannot {0}")]
     Other(At),
 }
@@ -71,7 +73,7 @@ impl Error {
         }
     }
 
-    /// Error for text that does not parse.
+    /// Error for text of `object` that does not parse. A failed call is no such error, even without an errno.
     pub fn malformed(object: impl fmt::Display, found: impl fmt::Display) -> Error {
         Error::Malformed { object: object.to_string(), found: found.to_string() }
     }

@@ -1,6 +1,9 @@
 //! The kernel's text files under a root directory. Tests put a tree of their own under the same code.
 //!
 //! Paths are relative to the root and have no leading slash: `proc/42/maps`, `sys/kernel/mm/damon/admin`.
+//!
+//! Cost: three system calls for a file; files that need the mmap lock of a process are read by a proxy (`proxy.rs`).
+//! Side effects: those of each file, described in its module.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -148,7 +151,7 @@ impl<F: KernelFiles + ?Sized> KernelFiles for &F {
 const LOCKING: [&str; 10] =
     ["auxv", "clear_refs", "cmdline", "environ", "ksm_stat", "maps", "numa_maps", "pagemap", "smaps", "smaps_rollup"];
 
-/// Files of a host, or of a tree that looks like one.
+/// Files of a host, or of a tree in the same form.
 #[derive(Clone, Debug)]
 pub struct Rooted {
     root: PathBuf,

@@ -8,6 +8,8 @@
 //! of this process (`clear_refs`), and briefly sets up the files of an idle DAMON thread if there are none. All
 //! memory is given back.
 //!
+//! Since: always; each probe says what a kernel lacks.
+//!
 //! Truth: the probes below.
 
 use std::fmt;

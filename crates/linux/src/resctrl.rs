@@ -177,7 +177,7 @@ pub enum Why {
     Refused,
     /// A privilege is missing, or the task belongs to another user.
     Denied,
-    /// Another process holds the lock on the file system, and the caller's patience ended.
+    /// Another process holds the lock on the file system, and the caller gave up waiting.
     Locked,
     /// Not one of our groups.
     NotOurs,

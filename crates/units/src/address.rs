@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
-use crate::{Bytes, Pages};
+use crate::{Bytes, Pages, cast};
 
 /// The two page sizes that masu moves memory between on x86-64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,7 +172,7 @@ impl Iterator for WindowNumbers {
     }
     fn size_hint(&self) -> (usize, Option<usize>) {
         // 2^64 / 2^21 windows fit a usize on every machine with 64-bit addresses.
-        let left = usize::try_from(self.0.end - self.0.start).unwrap_or(usize::MAX);
+        let left = cast::index(self.0.end - self.0.start);
         (left, Some(left))
     }
 }

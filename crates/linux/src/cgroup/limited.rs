@@ -1,4 +1,13 @@
 //! Memory control groups with a limit, and the memory left to each.
+//!
+//! The group of one process is in `cgroup.rs`, one named group in `group.rs`.
+//!
+//! Cost: one directory listing for each group of the host, and two or three files for each [`Limited::charge`]. Side
+//! effects: none.
+//!
+//! Since: version 1 Linux 2.6.25, version 2 Linux 4.5.
+//!
+//! Truth: Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst.
 
 use std::collections::BTreeSet;
 
@@ -29,7 +38,7 @@ pub struct Charge {
     pub evictable: Bytes,
 }
 
-/// All groups. Cost: one directory listing per group.
+/// All groups.
 ///
 /// # Errors
 /// The kernel's error for one of these files. A host without the memory controller has no groups.
@@ -50,7 +59,7 @@ fn add(
     version: Version,
     found: &mut Vec<Limited>,
 ) -> Result<BTreeSet<u64>, Error> {
-    let failed = |errno| Error::of_host("look at", format_args!("/{directory}"), errno);
+    let failed = |errno| Error::of_host("list", format_args!("/{directory}"), errno);
     let gone = |errno| matches!(errno, Errno::NOENT | Errno::NODEV);
     let names = match files.directories(directory) {
         Err(Errno::NOTDIR) => return Ok(BTreeSet::new()), // a file of the parent group

@@ -145,7 +145,7 @@ fn a_malformed_region_is_named() {
 fn kdamonds_of_someone_else_are_left_alone() {
     let kernel = kernel().file(&format!("{KDAMONDS}/nr_kdamonds"), "2\n");
     let error = Draft::new(&kernel, MONITOR).unwrap_err();
-    let expected = "cannot use DAMON, in which someone else has set up kdamonds: device or resource busy (EBUSY)";
+    let expected = "cannot use DAMON, in which another program has set up kdamonds: device or resource busy (EBUSY)";
     assert_eq!(error.to_string(), expected);
     assert_eq!(available_operations(&kernel).unwrap(), ["vaddr", "fvaddr", "paddr"]);
     assert_eq!(writes(&kernel), [""; 0]);

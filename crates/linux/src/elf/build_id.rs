@@ -1,6 +1,8 @@
 //! Build-id of a program or library: names one build, independent of path and load address.
 //!
-//! Cost: two opens and three reads. Side effects: none.
+//! Cost: two opens and three reads. Side effects: none. Opening a file of a server waits for the server.
+//!
+//! Since: binutils 2.18; a file without one has none.
 //!
 //! Truth: elf(5) on PT_NOTE; ld(1) on `--build-id`; `NT_GNU_BUILD_ID` in glibc's elf.h.
 

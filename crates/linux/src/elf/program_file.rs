@@ -2,7 +2,9 @@
 //!
 //! The address width of a running process is in `auxv.rs`.
 //!
-//! Cost: a few reads of the file. Side effects: none.
+//! Cost: a few reads of the file. Side effects: none. Opening a file of a server waits for the server.
+//!
+//! Since: always.
 //!
 //! Truth: execve(2), elf(5), ld.so(8) on secure-execution mode, capabilities(7); go.dev/src/debug/buildinfo for Go.
 
@@ -131,7 +133,7 @@ fn interpreter_of(line: &[u8]) -> Option<PathBuf> {
 /// `Denied` or `Gone`-like answers of the file system.
 pub fn privileged(path: &Path) -> Result<Option<Privileged>, Error> {
     let object = path.display().to_string();
-    let failed = |error: std::io::Error| Error::of_host("look at", &object, error::errno(error));
+    let failed = |error: std::io::Error| Error::of_host("stat", &object, error::errno(error));
     let meta = std::fs::metadata(path).map_err(failed)?;
     let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     const SET_USER: u32 = 0o4000;

@@ -11,7 +11,7 @@
 //! Truth: proc_buddyinfo(5); `frag_show_print` in mm/vmstat.c.
 
 use serde::Serialize;
-use units::{Bytes, PageSize, Pages};
+use units::{Bytes, PageSize, Pages, cast};
 
 use crate::{Error, KernelFiles};
 
@@ -54,10 +54,10 @@ pub fn free_windows(free_blocks: &[u64]) -> u64 {
     free_blocks.iter().enumerate().skip(HUGE_ORDER).map(of_order).fold(0, u64::saturating_add)
 }
 
-/// Size of a block of this order.
+/// Size of a block of this order; saturates far beyond any memory.
 pub fn block_bytes(order: usize) -> Bytes {
-    let pages = u32::try_from(order).ok().and_then(|order| 1u64.checked_shl(order));
-    Bytes(pages.unwrap_or(0).saturating_mul(Pages(1).bytes().0))
+    let pages = 1u64.checked_shl(cast::saturated(order)).unwrap_or(u64::MAX);
+    Bytes(pages.saturating_mul(Pages(1).bytes().0))
 }
 
 /// Reads all zones, in the kernel's order.

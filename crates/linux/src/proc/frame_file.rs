@@ -1,4 +1,4 @@
-//! Files with a word of 64 bits for each page frame: `/proc/kpageflags`, `/proc/kpagecgroup`.
+//! Files with a word of 64 bits for each page frame: `/proc/kpageflags`, `/proc/kpagecgroup`, which say cost and kernel.
 
 use std::fs::File;
 use std::io::ErrorKind;

@@ -1,6 +1,6 @@
 //! `/proc/kpageflags`: the kernel's flags of a page frame.
 //!
-//! The flags give the use of a frame, its place on the active list, and the extent of its compound page (folio).
+//! The flags give the use of a frame, whether it is on the active list, and the extent of its compound page (folio).
 //! Without `PAGEMAP_SCAN` (before Linux 6.7) they also identify huge pages and the zero page. Frame numbers come from
 //! `pagemap.rs`, the existing frames from `zoneinfo.rs`.
 //!
@@ -16,7 +16,7 @@
 //! Since: Linux 2.6.25, `ZeroPage` 4.0; needs CONFIG_PROC_PAGE_MONITOR and CAP_SYS_ADMIN.
 //! Truth: Documentation/admin-guide/mm/pagemap.rst; include/uapi/linux/kernel-page-flags.h.
 
-use units::{PAGES_PER_WINDOW, Pages};
+use units::{PAGES_PER_WINDOW, Pages, cast};
 
 use crate::frame_file::{BEYOND, FrameFile};
 use crate::pagemap::{PageEntry, Pagemap};
@@ -256,7 +256,7 @@ impl FrameTable {
             let count = these.last().map_or(0, |last| last - first) + 1;
             let mut at = *first;
             let mut wanted = these.iter().peekable();
-            let read = self.0.each(*first, usize::try_from(count).unwrap_or(usize::MAX), |word| {
+            let read = self.0.each(*first, cast::index(count), |word| {
                 while wanted.next_if(|number| **number == at).is_some() {
                     take(at, FrameFlags(word));
                 }

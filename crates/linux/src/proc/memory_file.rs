@@ -19,7 +19,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use units::Address;
+use units::{Address, cast};
 
 use crate::proxy::{self, Call};
 use crate::{Error, Pid};
@@ -50,7 +50,7 @@ impl MemoryFile {
     /// `Gone` if the program has ended; `Other`: EIO for unmapped addresses, ETIMEDOUT if the memory does not come.
     pub fn read(&self, at: Address, into: &mut [u8]) -> Result<(), Error> {
         fn step(call: &mut Call<'_>) -> Result<u64, Errno> {
-            let length = usize::try_from(call.numbers[1]).unwrap_or(0);
+            let length = cast::index(call.numbers[1]);
             let into = call.bytes.get_mut(..length).ok_or(Errno::TOOBIG)?;
             rustix::io::pread(call.file.ok_or(Errno::BADF)?, into, call.numbers[0]).map(|read| read as u64)
         }
@@ -75,7 +75,7 @@ impl MemoryFile {
     /// As [`MemoryFile::read`]. Bytes not written within the deadline may be written later.
     pub fn write(&self, at: Address, from: &[u8]) -> Result<(), Error> {
         fn step(call: &mut Call<'_>) -> Result<u64, Errno> {
-            let length = usize::try_from(call.numbers[1]).unwrap_or(0);
+            let length = cast::index(call.numbers[1]);
             let from = call.bytes.get(..length).ok_or(Errno::TOOBIG)?;
             rustix::io::pwrite(call.file.ok_or(Errno::BADF)?, from, call.numbers[0]).map(|written| written as u64)
         }

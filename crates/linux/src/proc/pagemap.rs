@@ -19,7 +19,7 @@ use linux_raw_sys::general::{
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, opcode};
-use units::{Address, AddressRange, Pages};
+use units::{Address, AddressRange, Pages, cast};
 
 use crate::proxy::{self, Call};
 use crate::{Error, Pid, error};
@@ -128,7 +128,7 @@ impl Pagemap {
     /// # Errors
     /// `Gone` if the address space ended.
     pub fn entries(&self, range: AddressRange) -> Result<Vec<PageEntry>, Error> {
-        let mut entries = Vec::with_capacity(usize::try_from(range.pages().0).unwrap_or(0));
+        let mut entries = Vec::with_capacity(cast::index(range.pages().0));
         self.each(range, |_, entry| entries.push(entry))?;
         Ok(entries)
     }
@@ -144,7 +144,7 @@ impl Pagemap {
         const PAGE: u64 = Pages(1).bytes().0;
         fn step(call: &mut Call<'_>) -> Result<u64, Errno> {
             let [offset, length, ..] = call.numbers;
-            let length = usize::try_from(length).unwrap_or(usize::MAX).min(call.bytes.len());
+            let length = cast::index(length).min(call.bytes.len());
             let file = call.file.ok_or(Errno::BADF)?;
             rustix::io::pread(file, &mut call.bytes[..length], offset).map(|filled| filled as u64)
         }
@@ -153,8 +153,7 @@ impl Pagemap {
             while at < range.end().0 {
                 let length = ENTRIES_PER_CALL.min((range.end().0 - at) / PAGE) * 8;
                 let filled = proxy.call(step, [at / PAGE * 8, length, 0, 0], Some(self.file.as_fd()))?.value;
-                let filled = usize::try_from(filled).unwrap_or(0);
-                let words = proxy.bytes()[..filled].as_chunks::<8>().0;
+                let words = proxy.bytes()[..cast::index(filled)].as_chunks::<8>().0;
                 if words.is_empty() {
                     return Err(Errno::SRCH); // the kernel's sign that the memory is gone
                 }
@@ -222,7 +221,7 @@ impl Pagemap {
             Ok(())
         });
         scanned.map_err(|errno| self.failed("scan", errno))?;
-        found.into_iter().map(|region| decode_run(region).map_err(|bad| Error::malformed(self.path(), bad))).collect()
+        found.into_iter().map(|region| decode_run(region).map_err(|_| self.failed("scan", Errno::IO))).collect()
     }
 
     fn path(&self) -> String {
@@ -239,7 +238,7 @@ fn scan_step(call: &mut Call<'_>) -> Result<u64, Errno> {
     let [start, end, categories, length] = call.numbers;
     let category = |shift: u32| categories >> shift & 0xffff;
     let (walked, regions) = call.bytes.split_at_mut(8);
-    let room = regions.len() / size_of::<page_region>();
+    let space = regions.len() / size_of::<page_region>();
     let mut request = pm_scan_arg {
         size: size_of::<pm_scan_arg>() as u64,
         flags: 0,
@@ -247,7 +246,7 @@ fn scan_step(call: &mut Call<'_>) -> Result<u64, Errno> {
         end,
         walk_end: 0,
         vec: regions.as_mut_ptr().expose_provenance() as u64,
-        vec_len: length.min(room as u64),
+        vec_len: length.min(space as u64),
         max_pages: 0,
         category_inverted: category(16),
         category_mask: category(0),
@@ -283,11 +282,11 @@ pub fn need_frame_numbers() -> Result<(), Error> {
     let address = std::ptr::from_ref(&*ours).addr() as u64;
     let start = address - address % Pages(1).bytes().0;
     let path = "/proc/self/pagemap";
-    let bad = |error: units::BadRange| Error::malformed(path, error);
-    let range = AddressRange::new(start, start + Pages(1).bytes().0).map_err(bad)?;
+    let failed = |errno| Error::of_host("read", format_args!("frame numbers in {path}"), errno);
+    let range = AddressRange::new(start, start + Pages(1).bytes().0).map_err(|_| failed(Errno::FAULT))?;
     let entries = Pagemap::open(Pid::own())?.entries(range)?;
     if entries.iter().any(|entry| entry.is_present() && entry.frame().is_none()) {
-        return Err(Error::of_host("read", format_args!("frame numbers in {path}"), Errno::PERM));
+        return Err(failed(Errno::PERM));
     }
     Ok(())
 }

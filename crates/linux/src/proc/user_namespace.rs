@@ -28,7 +28,7 @@ const DEPTH_MAX: usize = 33;
 /// `Gone`, `Denied`; `Other` for a namespace that is not below ours.
 pub fn maker(pid: Pid) -> Result<Option<u32>, Error> {
     let path = format!("/proc/{pid}/ns/user");
-    let failed = |errno| Error::of_process("look at", &path, errno);
+    let failed = |errno| Error::of_process("open", &path, errno);
     let own = inode(&open_namespace("/proc/self/ns/user").map_err(failed)?).map_err(failed)?;
     let mut namespace = open_namespace(&path).map_err(failed)?;
     if inode(&namespace).map_err(failed)? == own {

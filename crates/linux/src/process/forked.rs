@@ -19,6 +19,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{WaitId, WaitIdOptions, waitid};
+use units::cast;
 
 use crate::Pid;
 
@@ -30,18 +31,18 @@ pub(crate) struct Forked {
 }
 
 impl Forked {
-    /// Forks. The child does `work` with its copy of `kept`, and sends bytes by the function; [`Forked::read`]
+    /// Forks. The child does `work` with its copy of `passed`, and sends bytes by the function; [`Forked::read`]
     /// receives them.
     pub(crate) fn start(
         name: &CStr,
-        kept: BorrowedFd<'_>,
+        passed: BorrowedFd<'_>,
         work: impl FnOnce(BorrowedFd<'_>, &dyn Fn(&[u8])),
     ) -> Result<Forked, Errno> {
         let (answers, pipe) = pipe_with(PipeFlags::CLOEXEC)?;
         // SAFETY: the child has one thread. It allocates, which the C library allows after a fork (its allocator is
         // made ready in the child), and makes system calls; it takes no lock of ours, and ends by _exit.
         match unsafe { libc::fork() } {
-            0 => live(name, pipe.as_raw_fd(), kept.as_raw_fd(), work),
+            0 => child_main(name, pipe.as_raw_fd(), passed.as_raw_fd(), work),
             -1 => Err(last_errno()),
             pid => Ok(Forked { pid: Pid(pid), answers: File::from(answers) }),
         }
@@ -56,8 +57,7 @@ impl Forked {
         let mut filled = 0;
         while filled < into.len() {
             let left = deadline.saturating_duration_since(Instant::now());
-            let seconds = i64::try_from(left.as_secs()).unwrap_or(i64::MAX);
-            let left = Timespec { tv_sec: seconds, tv_nsec: left.subsec_nanos().into() };
+            let left = Timespec { tv_sec: cast::saturated(left.as_secs()), tv_nsec: left.subsec_nanos().into() };
             match poll(&mut [PollFd::new(&self.answers, PollFlags::IN)], Some(&left)) {
                 Ok(0) => return Err(Errno::TIMEDOUT),
                 Err(Errno::INTR) => continue,
@@ -88,7 +88,7 @@ impl Forked {
     }
 
     /// Lets it finish, without a wait for it.
-    pub(crate) fn leave(self) {
+    pub(crate) fn abandon(self) {
         std::mem::forget(self);
     }
 }
@@ -106,17 +106,17 @@ impl Drop for Forked {
 }
 
 /// Main function of the child.
-fn live(name: &CStr, pipe: i32, kept: i32, work: impl FnOnce(BorrowedFd<'_>, &dyn Fn(&[u8]))) -> ! {
-    // SAFETY: system calls with numbers and with data that outlives them. Descriptor 0 becomes the pipe, 1 the kept
+fn child_main(name: &CStr, pipe: i32, passed: i32, work: impl FnOnce(BorrowedFd<'_>, &dyn Fn(&[u8]))) -> ! {
+    // SAFETY: system calls with numbers and with data that outlives them. Descriptor 0 becomes the pipe, 1 the passed
     // one; everything else is closed, and nothing else of this copy of masu is used any more.
-    let (pipe, kept) = unsafe {
+    let (pipe, passed) = unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
         libc::sigfillset(&raw mut all);
         libc::sigprocmask(libc::SIG_SETMASK, &raw const all, std::ptr::null_mut());
         libc::setsid();
         libc::prctl(libc::PR_SET_NAME, name.as_ptr());
         // 0 to 2 are open in every Rust program, so neither of the two is among them.
-        let moved = libc::dup2(pipe, 0) == 0 && libc::dup2(kept, 1) == 1;
+        let moved = libc::dup2(pipe, 0) == 0 && libc::dup2(passed, 1) == 1;
         // Descriptor 2 is occupied, so that a panic message reaches no file opened later.
         let null = libc::open(c"/dev/null".as_ptr(), libc::O_WRONLY);
         let moved = moved && null >= 0 && libc::dup2(null, 2) == 2;
@@ -125,14 +125,14 @@ fn live(name: &CStr, pipe: i32, kept: i32, work: impl FnOnce(BorrowedFd<'_>, &dy
         }
         (BorrowedFd::borrow_raw(0), BorrowedFd::borrow_raw(1))
     };
-    let say = |mut bytes: &[u8]| {
+    let send = |mut bytes: &[u8]| {
         // A masu that has ended needs no answer.
         while let Ok(written @ 1..) = rustix::io::write(pipe, bytes) {
             bytes = &bytes[written..];
         }
     };
     // A panic must not unwind into this copy of masu. Its message is discarded.
-    let _ = catch_unwind(AssertUnwindSafe(|| work(kept, &say)));
+    let _ = catch_unwind(AssertUnwindSafe(|| work(passed, &send)));
     // SAFETY: ends this process.
     unsafe { libc::_exit(0) }
 }

@@ -22,6 +22,7 @@ use std::path::Path;
 
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::io::Errno;
+use units::cast;
 
 use crate::{Error, Pid, proxy, runtime_directory};
 
@@ -70,7 +71,7 @@ fn lock_byte(path: &Path, pid: Pid) -> Result<OwnedFd, Unlocked> {
     // SAFETY: `flock` is made of numbers alone, so zeros are valid; a zero `l_whence` makes `l_start` count from the
     // beginning.
     let mut byte: libc::flock = unsafe { std::mem::zeroed() };
-    byte.l_type = libc::c_short::try_from(libc::F_WRLCK).map_err(|_| failed(Errno::INVAL))?;
+    byte.l_type = cast::fits(libc::F_WRLCK);
     (byte.l_start, byte.l_len) = (libc::off_t::from(pid.0), 1);
     // SAFETY: the descriptor is open while `file` lives; the kernel reads one `flock`, which outlives the call, and
     // keeps no pointer.

@@ -36,6 +36,7 @@ use rustix::net::{
     SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
 use rustix::process::{getpriority_process, setpriority_process};
+use units::cast;
 
 use crate::forked::Forked;
 use crate::{Pid, cpu_time};
@@ -104,9 +105,9 @@ pub(crate) fn about<T>(pid: Pid, work: impl FnOnce(&mut Proxy) -> Result<T, Errn
     let is_own = pid == own;
     let now = Instant::now();
     let mut owner = None;
-    if !is_own && (kept(|_| true) > 0 || !lock(&WAITS).is_empty(now)) {
+    if !is_own && (left_behind(|_| true) > 0 || !lock(&WAITS).is_empty(now)) {
         owner = owner_of(pid);
-        let left = kept(|of| of == owner);
+        let left = left_behind(|of| of == owner);
         if !lock(&WAITS).admits(pid, owner, left, now) {
             return Err(Errno::TIMEDOUT);
         }
@@ -127,7 +128,7 @@ pub(crate) fn about<T>(pid: Pid, work: impl FnOnce(&mut Proxy) -> Result<T, Errn
 }
 
 /// Number of proxies that were left and still exist, for these owners.
-fn kept(of: impl Fn(Option<u32>) -> bool) -> usize {
+fn left_behind(of: impl Fn(Option<u32>) -> bool) -> usize {
     let mut left = lock(&LEFT);
     left.retain_mut(|(_, proxy)| {
         proxy.stalled = proxy.child.as_ref().is_some_and(|(child, _)| !child.has_ended());
@@ -186,11 +187,11 @@ pub(crate) fn read(pid: Pid, path: &str) -> Result<Vec<u8>, Errno> {
     about(pid, |proxy| {
         let numbers = proxy.name(path, OFlags::RDONLY)?;
         let Answer { value, opened } = proxy.call(first, numbers, None)?;
-        let mut filled = usize::try_from(value).unwrap_or(BYTES);
+        let mut filled = cast::index(value);
         let mut whole = proxy.bytes()[..filled].to_vec();
         while let Some(file) = opened.as_ref().filter(|_| filled == BYTES) {
             let more = proxy.call(next, [0; 4], Some(file.as_fd()))?.value;
-            filled = usize::try_from(more).unwrap_or(BYTES);
+            filled = cast::index(more);
             whole.extend_from_slice(&proxy.bytes()[..filled]);
         }
         Ok(whole)
@@ -204,7 +205,7 @@ pub(crate) fn read(pid: Pid, path: &str) -> Result<Vec<u8>, Errno> {
 pub(crate) fn write(pid: Pid, path: &str, value: &str) -> Result<usize, Errno> {
     fn step(call: &mut Call<'_>) -> Result<u64, Errno> {
         let file = opened(call)?;
-        let length = usize::try_from(call.numbers[2]).unwrap_or(0);
+        let length = cast::index(call.numbers[2]);
         let value = call.bytes.get(NAME_MAX..NAME_MAX + length).ok_or(Errno::TOOBIG)?;
         rustix::io::write(file, value).map(|written| written as u64)
     }
@@ -213,15 +214,15 @@ pub(crate) fn write(pid: Pid, path: &str, value: &str) -> Result<usize, Errno> {
         let room = proxy.bytes().get_mut(NAME_MAX..NAME_MAX + value.len()).ok_or(Errno::TOOBIG)?;
         room.copy_from_slice(value.as_bytes());
         let answer = proxy.call(step, [name, flags, value.len() as u64, 0], None)?;
-        Ok(usize::try_from(answer.value).unwrap_or(0))
+        Ok(cast::index(answer.value))
     })
 }
 
 /// Opens the file that [`Proxy::name`] put into the bytes.
 fn opened(call: &Call<'_>) -> Result<OwnedFd, Errno> {
-    let length = usize::try_from(call.numbers[0]).unwrap_or(0);
+    let length = cast::index(call.numbers[0]);
     let name = call.bytes.get(..length.min(NAME_MAX)).unwrap_or_default();
-    let flags = OFlags::from_bits_retain(u32::try_from(call.numbers[1]).unwrap_or(0));
+    let flags = OFlags::from_bits_retain(cast::fits(call.numbers[1]));
     rustix::fs::open(std::path::Path::new(std::ffi::OsStr::from_bytes(name)), flags | OFlags::CLOEXEC, Mode::empty())
 }
 
@@ -298,7 +299,7 @@ impl Proxy {
         cpu_time::add(ran);
         match u64::try_from(result) {
             Ok(value) => Ok(Answer { value, opened }),
-            Err(_) => Err(Errno::from_raw_os_error(i32::try_from(-result).unwrap_or(libc::EIO))),
+            Err(_) => Err(Errno::from_raw_os_error(cast::fits(-result))),
         }
     }
 }
@@ -366,9 +367,9 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 /// Main function of the proxy: it ends with the socket.
 fn serve(socket: BorrowedFd<'_>, mut memory: Memory) {
-    let nanoseconds = |time: Duration| i64::try_from(time.as_nanos()).unwrap_or(i64::MAX);
+    let nanoseconds = |time: Duration| cast::saturated::<_, i64>(time.as_nanos());
     let mut own_nice = getpriority_process(None).unwrap_or(0);
-    let mut told = cpu_time::of_process(); // includes time already counted by the starter
+    let mut reported = cpu_time::of_process(); // includes time already counted by the starter
     loop {
         let Ok((1, file)) = receive(socket, &mut [0]) else { return };
         // SAFETY: masu wrote a whole request before its message and waits for the answer; the fork has the same
@@ -380,14 +381,14 @@ fn serve(socket: BorrowedFd<'_>, mut memory: Memory) {
         let (begun, before) = (Instant::now(), cpu_time::of_process());
         let mut call = Call { numbers, file: file.as_ref().map(AsFd::as_fd), bytes: memory.bytes(), opened: None };
         let result = match step(&mut call) {
-            Ok(value) => i64::try_from(value).unwrap_or(i64::MAX),
+            Ok(value) => cast::fits(value),
             Err(errno) => -i64::from(errno.raw_os_error()),
         };
         let opened = call.opened;
         let ran = cpu_time::of_process();
         let waited = begun.elapsed().saturating_sub(ran - before);
-        let words = [result, nanoseconds(waited), nanoseconds(ran - told)].map(i64::to_ne_bytes);
-        told = ran;
+        let words = [result, nanoseconds(waited), nanoseconds(ran - reported)].map(i64::to_ne_bytes);
+        reported = ran;
         if send(socket, words.as_flattened(), opened.as_ref().map(AsFd::as_fd)).is_err() {
             return;
         }
@@ -564,7 +565,7 @@ mod tests {
         assert_eq!(stalled, Err(Errno::TIMEDOUT));
         assert_eq!(about(quiet.pid(), |_| Ok(())), Err(Errno::TIMEDOUT), "not asked again at once");
         let end = Instant::now() + Duration::from_secs(20);
-        while kept(|_| true) > 0 {
+        while left_behind(|_| true) > 0 {
             assert!(Instant::now() < end, "it was killed, and sleeps where the kernel lets it end");
         }
         let worked = about(other.pid(), |proxy| proxy.call(works, [0; 4], None));

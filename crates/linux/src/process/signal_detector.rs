@@ -5,7 +5,7 @@
 //! The kernel does not distinguish the two. A group member that is never signalled by itself gets only group signals,
 //! and this process is such a member. It does nothing else, holds no file but a pipe, and dies with its parent.
 //! Signals stay pending in it, visible in its `status`, and it consumes one on request. So a signal sent three times
-//! before a look counts once, as in every process.
+//! before a read counts once, as in every process.
 //!
 //! Cost: one fork. Side effect: one more process in the group, called `masu-signals`.
 //!
@@ -24,7 +24,8 @@ use crate::{Rooted, signals};
 #[derive(Debug)]
 pub struct SignalDetector {
     pid: Pid,
-    tell: OwnedFd,
+    /// Numbers of signals to consume.
+    requests: OwnedFd,
 }
 
 /// Interval between two reads of its pending signals.
@@ -41,7 +42,7 @@ impl SignalDetector {
     pub fn start(signals: &[i32]) -> Result<SignalDetector, Errno> {
         let threads = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
         assert_eq!(threads, 1, "called before any thread is started");
-        let (orders, tell) = pipe_with(PipeFlags::CLOEXEC)?;
+        let (orders, requests) = pipe_with(PipeFlags::CLOEXEC)?;
         // Blocked before the fork, so that none ends the child before it has begun. The parent unblocks them again.
         let mut set = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
         // SAFETY: a variable of ours, which this call fills.
@@ -65,7 +66,7 @@ impl SignalDetector {
         // SAFETY: as above.
         unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
         let pid = Pid::from_raw(pid).filter(|_| pid > 0).ok_or(error)?;
-        Ok(SignalDetector { pid, tell })
+        Ok(SignalDetector { pid, requests })
     }
 
     /// True if `signal` came to the whole group just now. Waits at most `at_most`; a signal not seen by then came to
@@ -76,7 +77,7 @@ impl SignalDetector {
         }
         if let Ok(order) = u8::try_from(signal) {
             // It fails to consume the signal only if it has ended, and then the signal will not be seen again.
-            let _ = rustix::io::write(&self.tell, &[order]);
+            let _ = rustix::io::write(&self.requests, &[order]);
         }
         self.until(signal, false, at_most);
         true

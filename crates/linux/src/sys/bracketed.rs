@@ -1,4 +1,5 @@
-//! Files with a list of words that may be written, the present one in brackets: `always [madvise] never`.
+//! Form of several files below `/sys`: the words that may be written, the present one in brackets, as in `always
+//! [madvise] never`.
 
 use crate::Error;
 

@@ -2,8 +2,7 @@
 //!
 //! KSM merges pages with the same content into one frame, in memory that programs offered (MADV_MERGEABLE,
 //! PR_SET_MEMORY_MERGE). Merged frames are in `kpageflags.rs`, their users in `pagemap.rs`. Offering pages of our own
-//! is `merged_memory.rs`. To set a setting with a restore, pass its path to `turn` of `journal.rs`; masu sets none of
-//! them.
+//! is `merged_memory.rs`. A setting is changed through `HostSettings::set` (`journal.rs`); masu changes none.
 //!
 //! **The counters lag.** A page that is written, unmapped or freed is separated from the others at once. The kernel
 //! updates the counters on KSM's next pass over it, and not at all while KSM is off. A forked child begins with zeros

@@ -1,9 +1,9 @@
 //! `/sys/kernel/mm/transparent_hugepage`: the kernel's own policy for huge pages.
 //!
-//! Collapse on demand is `process_madvise.rs`; its results are counted in `vmstat.rs`. To change a setting with a
-//! restore, pass its path and word to `turn` of `journal.rs`.
+//! Collapse on demand is `process_madvise.rs`; its results are counted in `vmstat.rs`. To change a setting and
+//! have it restored, pass its path and word to `HostSettings::set` (`journal.rs`).
 //!
-//! Cost: none. Side effect of a write: affects memory touched later, at once and on the whole host.
+//! Cost: one small file each. Side effect of a write: it applies at once to memory touched later, on the whole host.
 //!
 //! Since: Linux 2.6.38, the sizes below 2 MiB (`hugepages-*kB`) 6.8; needs CONFIG_TRANSPARENT_HUGEPAGE. khugepaged
 //! runs only while `enabled` (or that of a size) is not `never`; its directory always exists.
@@ -150,7 +150,7 @@ pub struct Khugepaged {
 /// # Errors
 /// `Unsupported` for a kernel without huge pages.
 pub fn enabled(files: &impl KernelFiles) -> Result<Enabled, Error> {
-    choice_of(files, "enabled", &[Enabled::Always, Enabled::Madvise, Enabled::Never].map(|e| (e.word(), e)))
+    bracketed_word(files, "enabled", &[Enabled::Always, Enabled::Madvise, Enabled::Never].map(|e| (e.word(), e)))
 }
 
 /// Sets the policy for the first touch permanently. `journal.rs` has a way with a restore.
@@ -184,8 +184,8 @@ pub fn settings(files: &impl KernelFiles) -> Result<Settings, Error> {
     ];
     Ok(Settings {
         enabled: enabled(files)?,
-        defrag: choice_of(files, "defrag", &DEFRAG)?,
-        shmem_enabled: if_there(choice_of(files, "shmem_enabled", &SHMEM))?,
+        defrag: bracketed_word(files, "defrag", &DEFRAG)?,
+        shmem_enabled: if_there(bracketed_word(files, "shmem_enabled", &SHMEM))?,
         use_zero_page: number(files, "use_zero_page")? != 0,
         pmd_bytes: Bytes(number(files, "hpage_pmd_size")?),
         sizes: sizes(files)?,
@@ -208,7 +208,7 @@ pub fn sizes(files: &impl KernelFiles) -> Result<Vec<Size>, Error> {
     for name in names {
         let kib = name.strip_prefix("hugepages-").and_then(|rest| rest.strip_suffix("kB")?.parse::<u32>().ok());
         let Some(kib) = kib else { continue };
-        let enabled = if_there(choice_of(files, &format!("{name}/enabled"), &WORDS))?;
+        let enabled = if_there(bracketed_word(files, &format!("{name}/enabled"), &WORDS))?;
         sizes.push(Size { bytes: Bytes::kib(u64::from(kib)), enabled });
     }
     sizes.sort_by_key(|size| size.bytes);
@@ -241,7 +241,7 @@ fn read(files: &impl KernelFiles, name: &str) -> Result<(String, String), Error>
     Ok((object, text))
 }
 
-fn choice_of<T: Copy>(files: &impl KernelFiles, name: &str, known: &[(&str, T)]) -> Result<T, Error> {
+fn bracketed_word<T: Copy>(files: &impl KernelFiles, name: &str, known: &[(&str, T)]) -> Result<T, Error> {
     let (object, text) = read(files, name)?;
     bracketed::parse(&object, &text, known)
 }

@@ -8,6 +8,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::io::Errno;
 
+use units::cast;
+
 use crate::error;
 
 /// Advice that the kernel accepts for another process. The discriminant is the kernel's number.
@@ -34,14 +36,7 @@ pub(crate) fn advise_directly(pidfd: BorrowedFd<'_>, vectors: &[libc::iovec], ad
 
 /// The kernel's record of a range.
 pub(crate) fn vector(start: u64, length: u64) -> libc::iovec {
-    libc::iovec { iov_base: std::ptr::without_provenance_mut(usize_of(start)), iov_len: usize_of(length) }
-}
-
-/// An address or a length.
-#[expect(clippy::cast_possible_truncation, reason = "addresses are 64 bits wide on every machine masu runs on")]
-pub(crate) const fn usize_of(number: u64) -> usize {
-    const { assert!(usize::BITS == 64) };
-    number as usize
+    libc::iovec { iov_base: std::ptr::without_provenance_mut(cast::index(start)), iov_len: cast::index(length) }
 }
 
 #[cfg(test)]

@@ -9,8 +9,8 @@
 //! * It is stopped by PTRACE_INTERRUPT, in the kernel, on its way to user mode. An interrupted system call has answered
 //!   "to be restarted" and restarts after the restore: the registers with `orig_rax` name it, and the kernel keeps the
 //!   remaining time. Our call carries `orig_rax` −1 so that nothing is restarted before.
-//! * Its signals are blocked and stay pending meanwhile. A stop signal, which cannot be blocked, is held and sent
-//!   again.
+//! * Its signals are blocked and stay pending meanwhile. A stop signal, which cannot be blocked, is deferred and
+//!   sent again.
 //! * The call uses an existing instruction: in the vdso, else the one of the thread's own last call. Neither code nor
 //!   stack is written, and no memory of a file is read.
 //! * It is restored at a stop of the same kind as the first, so no instruction of its own runs in between.
@@ -124,7 +124,7 @@ pub fn forbid_huge_pages(files: &impl KernelFiles, pid: Pid, forbid: bool) -> Re
     let threads = threads_of(files, pid)?;
     let arguments = [numbers::PR_SET_THP_DISABLE, u64::from(forbid), 0, 0, 0];
     let call = Call { number: libc::SYS_prctl, arguments };
-    let answer = match tracer::make_call(pid, &threads, pidfd.as_fd(), call) {
+    let answer = match tracer::inject(pid, &threads, pidfd.as_fd(), call) {
         Ok(answer) => answer,
         Err(no_answer) => return Err(not_called(files, pid, no_answer)),
     };

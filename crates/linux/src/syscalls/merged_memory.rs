@@ -254,7 +254,8 @@ fn run_of(pages: &[PageOf]) -> usize {
 
 fn range_of(start: u64, pages: usize) -> Result<AddressRange, Error> {
     let end = start.saturating_add((pages * PAGE_BYTES) as u64);
-    AddressRange::new(start, end).map_err(|bad| Error::malformed("pages to be merged", bad))
+    AddressRange::new(start, end)
+        .map_err(|_| Error::of_host("merge", format_args!("{pages} pages from {start:#x} on"), Errno::INVAL))
 }
 
 /// Memory that is filled once and then only read.

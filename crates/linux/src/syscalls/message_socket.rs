@@ -2,7 +2,7 @@
 //!
 //! A listener for programs that masu starts is hidden: a socket under a random name, in a folder that others may pass
 //! and not list. The kernel shows the name in bind(2) to everybody (/proc/net/unix), so the socket is bound to another
-//! name and then renamed. A process that was not told the name cannot connect, and cannot fill its queue. A second
+//! name and then renamed. A process that does not know the name cannot connect, and cannot fill its queue. A second
 //! listener has a name in the abstract namespace, visible to everybody: a chrooted program finds it all the same (not
 //! so in another network namespace). A listener for programs that connect by themselves is a file at a known path; a
 //! leftover of an ended one is removed. Messages are whole (SOCK_SEQPACKET). The end of a connection means that the
@@ -33,6 +33,7 @@ use rustix::net::{
 };
 use rustix::process::geteuid;
 use rustix::rand::{GetRandomFlags, getrandom};
+use units::cast;
 
 use crate::{Pid, error};
 
@@ -201,7 +202,7 @@ fn lock_folder(folder: &Path) -> Option<OwnedFd> {
     ((named.dev(), named.ino()) == (about.st_dev, about.st_ino)).then_some(lock)
 }
 
-/// Removes folders in `place` whose lock is free: their owners have ended. A process id would not tell this of an owner
+/// Removes folders in `place` whose lock is free: their owners have ended. A process id would not show this for an owner
 /// in another PID namespace. Folders of other users stay.
 fn sweep(place: &Path) {
     let Ok(entries) = std::fs::read_dir(place) else { return };
@@ -334,7 +335,7 @@ impl Connection {
     pub fn peer(&self) -> Result<Peer, Errno> {
         // Not through rustix, whose pid cannot be zero.
         let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
-        let mut bytes = libc::socklen_t::try_from(size_of::<libc::ucred>()).map_err(|_| Errno::INVAL)?;
+        let mut bytes = cast::fits::<_, libc::socklen_t>(size_of::<libc::ucred>());
         let fd = self.0.as_raw_fd();
         // SAFETY: the descriptor is open while `self` is borrowed; the kernel writes at most `bytes` bytes to `peer`,
         // which has as many and is made of numbers alone.
@@ -355,7 +356,7 @@ impl Connection {
     pub fn peer_process(&self) -> Result<OwnedFd, Errno> {
         const SO_PEERPIDFD: i32 = 77;
         let mut pidfd = -1i32;
-        let mut bytes = libc::socklen_t::try_from(size_of::<i32>()).map_err(|_| Errno::INVAL)?;
+        let mut bytes = cast::fits::<_, libc::socklen_t>(size_of::<i32>());
         let fd = self.0.as_raw_fd();
         // SAFETY: the descriptor is open while `self` is borrowed; the kernel writes at most `bytes` bytes to `pidfd`,
         // which has as many.

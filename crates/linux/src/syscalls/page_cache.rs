@@ -27,7 +27,7 @@ use std::ptr::null_mut;
 
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
-use units::{Bytes, Pages};
+use units::{Bytes, Pages, cast};
 
 use crate::Error;
 use crate::cachestat::cachestat;
@@ -53,12 +53,12 @@ pub fn resident(file: &File, pages: Range<u64>) -> Result<Vec<Range<u64>>, Error
         return Ok(runs.0);
     }
     let beyond = length.0 + BEYOND.pages().0;
-    look(file, beyond..beyond + 1, |_, is_there| if is_there { Err(Errno::PERM) } else { Ok(()) })?;
+    ask(file, beyond..beyond + 1, |_, is_there| if is_there { Err(Errno::PERM) } else { Ok(()) })?;
     let mut from = pages.start;
     while from < pages.end {
         let to = pages.end.min(from.saturating_add(STEP_PAGES));
         if !is_surely_empty(file, from..to) {
-            look(file, from..to, |page, is_there| {
+            ask(file, from..to, |page, is_there| {
                 if is_there {
                     runs.add(page);
                 }
@@ -83,14 +83,12 @@ pub(crate) fn length_in_pages(file: &File) -> Result<Pages, Error> {
 }
 
 /// Maps the pages without any right to touch them, and passes on the answer of `mincore` for each.
-fn look(file: &File, pages: Range<u64>, mut take: impl FnMut(u64, bool) -> Result<(), Errno>) -> Result<(), Error> {
-    const OPERATION: &str = "ask which pages are in memory of";
-    let usize_of = |number: Option<u64>| number.and_then(|number| usize::try_from(number).ok());
+fn ask(file: &File, pages: Range<u64>, mut take: impl FnMut(u64, bool) -> Result<(), Errno>) -> Result<(), Error> {
+    const OPERATION: &str = "ask for resident";
     let count = pages.end - pages.start;
-    let sizes = (usize_of(Some(count)), usize_of(count.checked_mul(PAGE)));
-    let (Some(count), Some(length)) = sizes else { return Err(failed(OPERATION, Errno::NOMEM)) };
+    let length = cast::index(count.checked_mul(PAGE).ok_or_else(|| failed(OPERATION, Errno::NOMEM))?);
     let offset = pages.start.checked_mul(PAGE).ok_or_else(|| failed(OPERATION, Errno::OVERFLOW))?;
-    let mut answers = vec![0u8; count];
+    let mut answers = vec![0u8; cast::index(count)];
     // SAFETY: a new mapping at an address that the kernel chooses; its protection forbids every access.
     let start =
         unsafe { mmap(null_mut(), length, ProtFlags::empty(), MapFlags::SHARED | MapFlags::NORESERVE, file, offset) };
@@ -151,10 +149,10 @@ pub fn start_write_out(file: &File, pages: Range<u64>) -> Result<(), Error> {
 /// # Errors
 /// `Other` with `ESPIPE` for an object that is no file.
 pub fn drop_clean(file: &File, pages: Range<u64>) -> Result<(), Error> {
-    let Some((offset, length)) = span("let go of", &pages)? else { return Ok(()) };
+    let Some((offset, length)) = span("drop", &pages)? else { return Ok(()) };
     // SAFETY: a system call with numbers; the file is open while it is borrowed.
     let answer = unsafe { libc::posix_fadvise(file.as_raw_fd(), offset, length, libc::POSIX_FADV_DONTNEED) };
-    if answer == 0 { Ok(()) } else { Err(failed("let go of", Errno::from_raw_os_error(answer))) }
+    if answer == 0 { Ok(()) } else { Err(failed("drop", Errno::from_raw_os_error(answer))) }
 }
 
 /// Offset and length in bytes; `None` for no pages, since a length of 0 would mean the whole file.

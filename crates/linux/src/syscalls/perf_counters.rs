@@ -20,6 +20,8 @@ use std::os::fd::{FromRawFd, OwnedFd};
 
 use rustix::io::Errno;
 
+use units::cast;
+
 use crate::proxy::{self, Call};
 use crate::{Error, Pid, error};
 
@@ -144,7 +146,7 @@ impl Count {
             return Some(count);
         }
         let scaled = (u128::from(count) * u128::from(enabled)).checked_div(u128::from(running))?;
-        Some(u64::try_from(scaled).unwrap_or(u64::MAX))
+        Some(cast::saturated(scaled))
     }
 }
 
@@ -167,7 +169,7 @@ impl Counter {
     /// Count since the last call or since opening; `None` when the counter was never active while the thread ran.
     ///
     /// # Errors
-    /// `Malformed` when the kernel returns anything but three numbers.
+    /// `Other` with EIO when the kernel returns anything but three numbers.
     pub fn since_last(&mut self) -> Result<Option<u64>, Error> {
         let now = self.read()?;
         Ok(now.since(std::mem::replace(&mut self.last, now)))
@@ -175,11 +177,11 @@ impl Counter {
 
     fn read(&self) -> Result<Count, Error> {
         let mut bytes = [0; 24];
-        let failed = |error| Error::of_host("count", &self.object, error::errno(error));
+        let failed = |errno| Error::of_host("count", &self.object, errno);
         let mut file = &self.file;
-        match file.read(&mut bytes).map_err(failed)? {
+        match file.read(&mut bytes).map_err(|error| failed(error::errno(error)))? {
             24 => Ok(Count::decode(&bytes)),
-            length => Err(Error::malformed(&self.object, format_args!("{length} bytes, expected 24"))),
+            _ => Err(failed(Errno::IO)),
         }
     }
 }
@@ -192,8 +194,8 @@ fn open_here(call: &mut Call<'_>) -> Result<u64, Errno> {
     const ANY_CPU: libc::c_long = -1;
     let [thread, kind, config, _] = call.numbers;
     let attributes = Attributes {
-        kind: u32::try_from(kind).unwrap_or(u32::MAX),
-        size: u32::try_from(size_of::<Attributes>()).unwrap_or(0),
+        kind: cast::fits(kind),
+        size: cast::fits(size_of::<Attributes>()),
         config,
         read_format: n::PERF_FORMAT_TOTAL_TIME_ENABLED | n::PERF_FORMAT_TOTAL_TIME_RUNNING,
         flags: EXCLUDE_KERNEL | EXCLUDE_HV,

@@ -28,7 +28,7 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MlockFlags, ProtFlags, madvise, mlock_with, mmap, munmap};
-use units::{AddressRange, Pages};
+use units::{AddressRange, Pages, cast};
 
 use crate::kpageflags::FrameTable;
 use crate::pagemap::Pagemap;
@@ -163,7 +163,7 @@ impl PinnedFile {
         while first < pages.end {
             let end = pages.end.min(first + MOST);
             let (from, to) = (self.address(first).addr() as u64, self.address(end).addr() as u64);
-            let range = AddressRange::new(from, to).map_err(|bad| Error::malformed("a mapping of our own", bad))?;
+            let range = AddressRange::new(from, to).map_err(|_| failed("read")(Errno::FAULT))?;
             for frame in pagemap.entries(range)?.into_iter().filter_map(|entry| entry.frame()) {
                 see(frame)?;
             }
@@ -181,7 +181,7 @@ impl PinnedFile {
             return Ok(None);
         }
         let (from, to) = (self.address(page).addr() as u64, self.address(page + 1).addr() as u64);
-        let range = AddressRange::new(from, to).map_err(|bad| Error::malformed("a mapping of our own", bad))?;
+        let range = AddressRange::new(from, to).map_err(|_| failed("read")(Errno::FAULT))?;
         Ok(pagemap.entries(range)?.first().and_then(|entry| entry.frame()))
     }
 
@@ -196,7 +196,7 @@ impl PinnedFile {
 
     /// Address of a page up to the end; the end itself is the address after the mapping.
     fn address(&self, page: u64) -> *mut c_void {
-        let offset = usize::try_from((page - self.pages.start) * PAGE).unwrap_or(usize::MAX);
+        let offset = cast::index((page - self.pages.start) * PAGE);
         self.memory.cast::<u8>().wrapping_add(offset).cast()
     }
 }
@@ -215,7 +215,7 @@ fn last_errno() -> Errno {
 }
 
 fn bytes(pages: u64) -> Result<usize, Errno> {
-    pages.checked_mul(PAGE).and_then(|bytes| usize::try_from(bytes).ok()).ok_or(Errno::NOMEM)
+    pages.checked_mul(PAGE).map(cast::index).ok_or(Errno::NOMEM)
 }
 
 fn failed(operation: &'static str) -> impl Fn(Errno) -> Error {

@@ -26,8 +26,8 @@ use crate::proxy::{self, Call};
 use crate::scratch::Scratch;
 
 thread_local! {
-    /// Spare page of a proxy, which has one thread.
-    static SPARE: RefCell<Option<PreallocatedPage>> = const { RefCell::new(None) };
+    /// Preallocated page of a proxy, which has one thread.
+    static PAGE: RefCell<Option<PreallocatedPage>> = const { RefCell::new(None) };
 }
 
 /// Has the proxy that will collapse windows of `pid` take a huge page, if it has none. It is freed by the next
@@ -37,9 +37,9 @@ thread_local! {
 /// The kernel's answer: `NOMEM` when no huge page is available, `INVAL` without collapse.
 pub fn prepare(pid: Pid) -> Result<(), Errno> {
     fn step(_: &mut Call<'_>) -> Result<u64, Errno> {
-        SPARE.with_borrow_mut(|spare| {
-            if spare.is_none() {
-                *spare = Some(PreallocatedPage::take()?);
+        PAGE.with_borrow_mut(|page| {
+            if page.is_none() {
+                *page = Some(PreallocatedPage::take()?);
             }
             Ok(0)
         })
@@ -59,7 +59,7 @@ pub fn release(pid: Pid) {
 
 /// Frees the page of this thread.
 pub(crate) fn free() {
-    SPARE.take();
+    PAGE.take();
 }
 
 /// A huge page that is in memory. Dropping it frees it.
@@ -89,15 +89,15 @@ mod tests {
     #[test]
     fn it_is_a_huge_page_until_it_is_dropped() {
         // A kernel without collapse cannot use one.
-        let spare = match PreallocatedPage::take() {
+        let page = match PreallocatedPage::take() {
             Err(Errno::INVAL | Errno::PERM) => return println!("SKIP: no collapse here"),
             other => other.unwrap(),
         };
-        let range = spare._memory.range();
+        let range = page._memory.range();
         let huge = |runs: Vec<crate::pagemap::Run>| runs.iter().any(|run| run.huge && run.range == range);
         let pagemap = Pagemap::open(Pid::own()).unwrap();
         assert!(huge(pagemap.scan(range).unwrap()));
-        drop(spare);
+        drop(page);
         assert!(!huge(pagemap.scan(range).unwrap()));
     }
 }

@@ -16,10 +16,10 @@
 use std::os::fd::BorrowedFd;
 
 use rustix::io::Errno;
-use units::{AddressRange, Bytes};
+use units::{AddressRange, Bytes, cast};
 
 pub use crate::advice::Advice;
-use crate::advice::{advise_directly, usize_of, vector};
+use crate::advice::{advise_directly, vector};
 use crate::proxy::{self, Call};
 use crate::{Pid, preallocated_page};
 
@@ -49,7 +49,7 @@ pub fn advise(pid: Pid, pidfd: BorrowedFd<'_>, ranges: &[AddressRange], advice: 
 
 fn step(call: &mut Call<'_>) -> Result<u64, Errno> {
     let pidfd = call.file.ok_or(Errno::BADF)?;
-    let [count, advice, ..] = call.numbers.map(usize_of);
+    let [count, advice, ..] = call.numbers.map(cast::index);
     let words = call.bytes.as_chunks::<8>().0.as_chunks::<2>().0;
     let ranges = words[..count].iter().map(|words| words.map(u64::from_ne_bytes));
     let vectors: Vec<libc::iovec> = ranges.map(|[start, length]| vector(start, length)).collect();

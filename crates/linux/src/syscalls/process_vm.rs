@@ -18,7 +18,7 @@
 //! Truth: process_vm_readv(2); `process_vm_rw_single_vec` in mm/process_vm_access.c.
 
 use rustix::io::Errno;
-use units::Address;
+use units::{Address, cast};
 
 use crate::proxy::{self, Call};
 use crate::{Pid, error};
@@ -26,41 +26,45 @@ use crate::{Pid, error};
 /// Maximum number of addresses in one call (`UIO_MAXIOV`).
 pub const ADDRESSES_MAX: usize = 1024;
 
-/// Calls `tell` with `each` bytes from every one of `places` in the memory of `pid`, one after the other. Fewer bytes
-/// mean that the first missing place could not be read. The bytes are wiped afterwards.
+/// Calls `take` with `each` bytes from every one of `addresses` in the memory of `pid`, one after the other. Fewer bytes
+/// mean that the first missing address could not be read. The bytes are wiped afterwards.
 ///
 /// # Errors
-/// The kernel's answer for the first place: `FAULT` for unreadable memory, `SRCH` when the process ended, `PERM`
+/// The kernel's answer for the first address: `FAULT` for unreadable memory, `SRCH` when the process ended, `PERM`
 /// without the right to trace it, `TIMEDOUT` when its mmap lock or its memory was not available in time.
 ///
 /// # Panics
-/// For more than 2 MiB in all, or more than [`ADDRESSES_MAX`] places.
-pub fn read<T>(pid: Pid, places: &[Address], each: usize, tell: impl FnOnce(&[u8]) -> T) -> Result<T, Errno> {
-    let wanted = places.len() * each;
-    assert!(wanted <= PLACES_AT && places.len() <= ADDRESSES_MAX, "{} places of {each} bytes", places.len());
+/// For more than 2 MiB in all, or more than [`ADDRESSES_MAX`] addresses.
+pub fn read<T>(pid: Pid, addresses: &[Address], each: usize, take: impl FnOnce(&[u8]) -> T) -> Result<T, Errno> {
+    let wanted = addresses.len() * each;
+    assert!(
+        wanted <= ADDRESSES_AT && addresses.len() <= ADDRESSES_MAX,
+        "{} addresses of {each} bytes",
+        addresses.len()
+    );
     let number = u64::try_from(pid.0).map_err(|_| Errno::SRCH)?;
     proxy::about(pid, |proxy| {
-        for (into, place) in proxy.bytes()[PLACES_AT..].as_chunks_mut::<8>().0.iter_mut().zip(places) {
-            *into = place.0.to_ne_bytes();
+        for (into, address) in proxy.bytes()[ADDRESSES_AT..].as_chunks_mut::<8>().0.iter_mut().zip(addresses) {
+            *into = address.0.to_ne_bytes();
         }
-        let answer = proxy.call(step, [number, places.len() as u64, each as u64, 0], None)?;
+        let answer = proxy.call(step, [number, addresses.len() as u64, each as u64, 0], None)?;
         let bytes = &mut proxy.bytes()[..wanted];
-        let told = tell(&bytes[..usize::try_from(answer.value).unwrap_or(0)]);
+        let taken = take(&bytes[..cast::index(answer.value)]);
         bytes.fill(0);
-        Ok(told)
+        Ok(taken)
     })
 }
 
 /// Offset of the addresses, behind the bytes.
-const PLACES_AT: usize = proxy::BYTES - ADDRESSES_MAX * 8;
+const ADDRESSES_AT: usize = proxy::BYTES - ADDRESSES_MAX * 8;
 
 fn step(call: &mut Call<'_>) -> Result<u64, Errno> {
-    let (bytes, places) = call.bytes.split_at_mut(PLACES_AT);
-    let [pid, count, each, _] = call.numbers.map(usize_of);
-    let there: Vec<libc::iovec> = places.as_chunks::<8>().0[..count]
+    let (bytes, addresses) = call.bytes.split_at_mut(ADDRESSES_AT);
+    let [pid, count, each, _] = call.numbers.map(cast::index);
+    let there: Vec<libc::iovec> = addresses.as_chunks::<8>().0[..count]
         .iter()
-        .map(|place| usize_of(u64::from_ne_bytes(*place)))
-        .map(|place| libc::iovec { iov_base: std::ptr::without_provenance_mut(place), iov_len: each })
+        .map(|address| cast::index(u64::from_ne_bytes(*address)))
+        .map(|address| libc::iovec { iov_base: std::ptr::without_provenance_mut(address), iov_len: each })
         .collect();
     let here = &mut bytes[..count * each];
     let here = libc::iovec { iov_base: here.as_mut_ptr().cast(), iov_len: here.len() };
@@ -71,12 +75,6 @@ fn step(call: &mut Call<'_>) -> Result<u64, Errno> {
     let answer =
         unsafe { libc::process_vm_readv(pid, &raw const here, 1, there.as_ptr(), there.len() as libc::c_ulong, 0) };
     u64::try_from(answer).map_err(|_| error::errno(std::io::Error::last_os_error()))
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "addresses are 64 bits wide on every machine masu runs on")]
-const fn usize_of(number: u64) -> usize {
-    const { assert!(usize::BITS == 64) };
-    number as usize
 }
 
 #[cfg(test)]

@@ -75,9 +75,9 @@ static BROKEN_PIPE_IGNORED: AtomicBool = AtomicBool::new(false);
 #[used]
 // SAFETY: a function of the type that this section holds; it needs nothing of the Rust library.
 #[unsafe(link_section = ".init_array")]
-static LOOK: extern "C" fn() = look;
+static RECORD_BROKEN_PIPE: extern "C" fn() = record_broken_pipe;
 
-extern "C" fn look() {
+extern "C" fn record_broken_pipe() {
     let mut now = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: only reads the action; the variable is of the type that the call fills.
     unsafe { libc::sigaction(libc::SIGPIPE, std::ptr::null(), now.as_mut_ptr()) };

@@ -78,8 +78,8 @@ fn faults_keep_their_place_in_the_mask_and_all_else_is_blocked() {
 #[test]
 fn stops_are_told_apart() {
     let stopped = |signal: i32, event: i32| event << 16 | signal << 8 | 0x7f;
-    assert_eq!(decode(stopped(libc::SIGTRAP, 128)), Stop::Asked);
-    assert_eq!(decode(stopped(libc::SIGTSTP, 128)), Stop::Asked, "a group stop");
+    assert_eq!(decode(stopped(libc::SIGTRAP, 128)), Stop::Requested);
+    assert_eq!(decode(stopped(libc::SIGTSTP, 128)), Stop::Requested, "a group stop");
     assert_eq!(decode(stopped(libc::SIGTRAP | 0x80, 0)), Stop::SystemCall);
     assert_eq!(decode(stopped(libc::SIGALRM, 0)), Stop::Signal(libc::SIGALRM));
     assert_eq!(decode(stopped(libc::SIGTRAP, libc::PTRACE_EVENT_EXEC)), Stop::Exec);

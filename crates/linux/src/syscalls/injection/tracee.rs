@@ -17,7 +17,7 @@
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use units::Address;
+use units::{Address, cast};
 
 use super::numbers::{
     AUDIT_ARCH_X86_64, PTRACE_GET_RSEQ_CONFIGURATION, PTRACE_GET_SYSCALL_INFO, PTRACE_GETSIGMASK, PTRACE_SETSIGMASK,
@@ -64,7 +64,7 @@ impl From<Errno> for Failed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stop {
     /// PTRACE_INTERRUPT, or a group stop by job control: a stop to restore from.
-    Asked,
+    Requested,
     /// Entry or exit of a system call.
     SystemCall,
     /// Delivery of a signal.
@@ -82,7 +82,7 @@ pub(super) fn decode(status: i32) -> Stop {
         return Stop::Ended;
     }
     match (libc::WSTOPSIG(status), status >> 16) {
-        (_, STOP_EVENT) => Stop::Asked,
+        (_, STOP_EVENT) => Stop::Requested,
         (_, libc::PTRACE_EVENT_EXEC) => Stop::Exec,
         (signal, 0) if signal == libc::SIGTRAP | 0x80 => Stop::SystemCall,
         (signal, 0) => Stop::Signal(signal),
@@ -103,8 +103,8 @@ pub(super) struct Call {
 pub(super) struct Tracee {
     process: Pid,
     thread: Pid,
-    /// Signals that arrived during our call, one bit each.
-    held: u64,
+    /// Signals that arrived during our call, one bit each. They are sent again at the end.
+    deferred: u64,
 }
 
 impl Tracee {
@@ -116,14 +116,14 @@ impl Tracee {
         let options = (libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACEEXEC).unsigned_abs();
         // SAFETY: SEIZE takes options as a number and touches no memory of ours.
         unsafe { ptrace(libc::PTRACE_SEIZE, thread, 0, u64::from(options))? };
-        Ok(Tracee { process, thread, held: 0 })
+        Ok(Tracee { process, thread, deferred: 0 })
     }
 
     /// Stops the thread outside any restartable sequence. Signals that arrive before are delivered.
     pub(super) fn stopped(self, deadline: Instant) -> Result<Stopped, Failed> {
         loop {
             self.interrupt()?;
-            self.until_asked(deadline)?;
+            self.until_requested(deadline)?;
             let registers = self.registers()?;
             // In a 32-bit system call or a restartable sequence: it runs on, for nanoseconds.
             if registers.cs == CODE_64 && !self.in_sequence(registers.rip)? {
@@ -132,10 +132,10 @@ impl Tracee {
                 return Ok(Stopped { tracee: self, found: registers, mask, has_signal });
             }
             if Instant::now() > deadline {
-                self.let_go();
+                self.detach();
                 return Err(Failed::NoStop);
             }
-            self.go_on(libc::PTRACE_CONT, 0)?;
+            self.resume(libc::PTRACE_CONT, 0)?;
             std::thread::yield_now();
         }
     }
@@ -146,21 +146,21 @@ impl Tracee {
     }
 
     /// Resumes the thread; delivers `signal` first if it is not 0.
-    fn go_on(&self, how: libc::c_uint, signal: i32) -> Result<(), Errno> {
+    fn resume(&self, how: libc::c_uint, signal: i32) -> Result<(), Errno> {
         // SAFETY: takes a signal's number and touches no memory of ours.
         unsafe { ptrace(how, self.thread, 0, u64::from(signal.unsigned_abs())) }
     }
 
     /// Waits for the requested stop; delivers signals that arrive before it.
-    fn until_asked(&self, deadline: Instant) -> Result<(), Failed> {
+    fn until_requested(&self, deadline: Instant) -> Result<(), Failed> {
         loop {
             match self.wait(Some(deadline))?.ok_or(Failed::NoStop)? {
-                Stop::Asked => return Ok(()),
+                Stop::Requested => return Ok(()),
                 // Any other stop cancels the interrupt (`ptrace_stop` in kernel/signal.c).
-                Stop::SystemCall => self.interrupt().and_then(|()| self.go_on(libc::PTRACE_CONT, 0))?,
-                Stop::Signal(signal) => self.interrupt().and_then(|()| self.go_on(libc::PTRACE_CONT, signal))?,
+                Stop::SystemCall => self.interrupt().and_then(|()| self.resume(libc::PTRACE_CONT, 0))?,
+                Stop::Signal(signal) => self.interrupt().and_then(|()| self.resume(libc::PTRACE_CONT, signal))?,
                 Stop::Exec => {
-                    self.let_go();
+                    self.detach();
                     return Err(Failed::Exec);
                 }
                 Stop::Ended => return Err(Failed::Ended),
@@ -286,10 +286,7 @@ impl Tracee {
     /// Fills `into` from the thread's memory. May wait for the provider of that memory.
     fn read(&self, at: Address, into: &mut [u8]) -> Result<(), Errno> {
         let ours = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
-        let theirs = libc::iovec {
-            iov_base: std::ptr::without_provenance_mut(usize::try_from(at.0).map_err(|_| Errno::FAULT)?),
-            iov_len: into.len(),
-        };
+        let theirs = libc::iovec { iov_base: std::ptr::without_provenance_mut(cast::index(at.0)), iov_len: into.len() };
         // SAFETY: `ours` names `into`, which outlives the call; `theirs` is only read by the kernel, there.
         let read = unsafe { libc::process_vm_readv(self.process.0, &raw const ours, 1, &raw const theirs, 1, 0) };
         match usize::try_from(read) {
@@ -300,23 +297,23 @@ impl Tracee {
     }
 
     /// Detaches from the thread.
-    fn let_go(&self) {
+    fn detach(&self) {
         // SAFETY: takes a signal's number, here none, and touches no memory of ours.
         let _ended_or_free = unsafe { ptrace(libc::PTRACE_DETACH, self.thread, 0, 0) };
     }
 
-    /// Sends the held signals again.
-    fn send_held(&self) {
-        for signal in (1..=64).filter(|signal| self.held & bit(*signal) != 0) {
+    /// Sends the deferred signals again.
+    fn resend_deferred(&self) {
+        for signal in (1..=64).filter(|signal| self.deferred & bit(*signal) != 0) {
             // SAFETY: three numbers. The thread may have ended; then the signal is not needed.
             unsafe { libc::syscall(libc::SYS_tgkill, self.process.0, self.thread.0, signal) };
         }
     }
 }
 
-/// Bit of a signal in a mask.
+/// Bit of a signal in a mask; none for 0, which is no signal.
 fn bit(signal: i32) -> u64 {
-    u32::try_from(signal - 1).ok().and_then(|place| 1u64.checked_shl(place)).unwrap_or(0)
+    if (1..=64).contains(&signal) { 1 << (signal - 1) } else { 0 }
 }
 
 /// The mask during our call: everything but faults, which stay as the thread has them.
@@ -419,43 +416,43 @@ impl Stopped {
 
     /// Detaches from the thread, unchanged.
     pub(super) fn release(self) {
-        self.tracee.let_go();
+        self.tracee.detach();
     }
 
     /// Makes `call` with the instruction at `at`, restores the thread and detaches. Returns the kernel's answer: a
     /// negative number is an errno. The call must be reached by `deadline`.
     pub(super) fn call(mut self, at: Address, call: Call, deadline: Instant) -> Result<i64, Failed> {
-        let answer = self.make(at, call, deadline);
+        let answer = self.run_syscall(at, call, deadline);
         if let Err(gone @ (Failed::Exec | Failed::Ended)) = answer {
-            self.tracee.let_go();
+            self.tracee.detach();
             return Err(gone);
         }
         let restored = self.restore();
-        self.tracee.let_go();
+        self.tracee.detach();
         restored?;
-        self.tracee.send_held();
+        self.tracee.resend_deferred();
         answer
     }
 
-    fn make(&mut self, at: Address, call: Call, deadline: Instant) -> Result<i64, Failed> {
+    fn run_syscall(&mut self, at: Address, call: Call, deadline: Instant) -> Result<i64, Failed> {
         let [rdi, rsi, rdx, r10, r8] = call.arguments;
         let rax = call.number.cast_unsigned();
         let registers =
             libc::user_regs_struct { rip: at.0, rax, orig_rax: u64::MAX, rdi, rsi, rdx, r10, r8, ..self.found };
         self.tracee.set_mask(mask_during_call(self.mask))?;
         self.tracee.set_registers(&registers)?;
-        self.tracee.go_on(libc::PTRACE_SYSCALL, 0)?;
+        self.tracee.resume(libc::PTRACE_SYSCALL, 0)?;
         self.until_call(Some(deadline))?;
         if !self.tracee.system_call()?.is_entry_of(call, at) {
             self.tracee.skip_call()?;
             return Err(Failed::Foreign);
         }
-        self.tracee.go_on(libc::PTRACE_SYSCALL, 0)?;
+        self.tracee.resume(libc::PTRACE_SYSCALL, 0)?;
         self.until_call(None)?;
         Ok(self.tracee.registers()?.rax.cast_signed())
     }
 
-    /// Waits for the entry or exit of a system call. Signals are held, faults dropped: our registers raised them.
+    /// Waits for the entry or exit of a system call. Signals are deferred, faults dropped: our registers raised them.
     fn until_call(&mut self, deadline: Option<Instant>) -> Result<(), Failed> {
         loop {
             match self.tracee.wait(deadline)?.ok_or(Failed::NoCall)? {
@@ -463,18 +460,18 @@ impl Stopped {
                 Stop::Ended => return Err(Failed::Ended),
                 Stop::Exec => return Err(Failed::Exec),
                 Stop::Signal(signal) if self.tracee.is_fault(signal) => return Err(Failed::Foreign),
-                Stop::Signal(signal) => self.hold(signal),
-                Stop::Asked => {}
+                Stop::Signal(signal) => self.defer(signal),
+                Stop::Requested => {}
             }
             if deadline.is_some_and(|deadline| Instant::now() > deadline) {
                 return Err(Failed::NoCall);
             }
-            self.tracee.go_on(libc::PTRACE_SYSCALL, 0)?;
+            self.tracee.resume(libc::PTRACE_SYSCALL, 0)?;
         }
     }
 
-    fn hold(&mut self, signal: i32) {
-        self.tracee.held |= bit(signal);
+    fn defer(&mut self, signal: i32) {
+        self.tracee.deferred |= bit(signal);
     }
 
     /// Restores the thread at a stop of the kind in which it was found. System calls that begin before that stop are
@@ -482,19 +479,19 @@ impl Stopped {
     fn restore(&mut self) -> Result<(), Failed> {
         self.tracee.interrupt()?;
         // ESRCH while it runs: it is on its way to the stop.
-        let _running = self.tracee.go_on(libc::PTRACE_SYSCALL, 0);
+        let _running = self.tracee.resume(libc::PTRACE_SYSCALL, 0);
         loop {
             match self.tracee.wait(None)?.ok_or(Failed::NoStop)? {
-                Stop::Asked => break,
+                Stop::Requested => break,
                 Stop::SystemCall => self.tracee.skip_call()?,
                 Stop::Ended => return Err(Failed::Ended),
                 Stop::Exec => return Err(Failed::Exec),
                 Stop::Signal(signal) if self.tracee.is_fault(signal) => {}
-                Stop::Signal(signal) => self.hold(signal),
+                Stop::Signal(signal) => self.defer(signal),
             }
             // The stop cancelled the interrupt.
             self.tracee.interrupt()?;
-            self.tracee.go_on(libc::PTRACE_SYSCALL, 0)?;
+            self.tracee.resume(libc::PTRACE_SYSCALL, 0)?;
         }
         let registers = if self.has_signal { self.found } else { entered_again(self.found) };
         self.tracee.set_registers(&registers)?;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use units::Address;
+use units::{Address, cast};
 
 use super::tracee::{Call, Failed, INSTRUCTION_BYTES, Stopped, Tracee};
 use crate::Pid;
@@ -85,17 +85,17 @@ impl Message {
 pub(super) enum NoAnswer {
     /// The call was not made.
     Failed(Failed),
-    /// This tracer still holds the thread.
+    /// This tracer has not yet restored the thread.
     Unfinished(Pid),
     /// The tracer ended by itself, or could not be started.
     Tracer(Errno),
 }
 
 /// Has one of `threads` of `process` make `call`. Returns the kernel's answer.
-pub(super) fn make_call(process: Pid, threads: &[Pid], pidfd: BorrowedFd<'_>, call: Call) -> Result<i64, NoAnswer> {
-    let mut tracer = Forked::start(c"masu-tracer", pidfd, |pidfd, say| {
-        let made = in_any_of(process, threads, pidfd, call, &|| say(&Message::Changing.to_bytes()));
-        say(&made.map_or_else(Message::Failed, Message::Answer).to_bytes());
+pub(super) fn inject(process: Pid, threads: &[Pid], pidfd: BorrowedFd<'_>, call: Call) -> Result<i64, NoAnswer> {
+    let mut tracer = Forked::start(c"masu-tracer", pidfd, |pidfd, send| {
+        let made = in_any_of(process, threads, pidfd, call, &|| send(&Message::Changing.to_bytes()));
+        send(&made.map_or_else(Message::Failed, Message::Answer).to_bytes());
     })
     .map_err(NoAnswer::Tracer)?;
     let mut next = |within| {
@@ -113,7 +113,7 @@ pub(super) fn make_call(process: Pid, threads: &[Pid], pidfd: BorrowedFd<'_>, ca
         Ok(Message::Failed(failed)) => Err(NoAnswer::Failed(failed)),
         Err(Errno::TIMEDOUT) if changing => {
             let pid = tracer.pid();
-            tracer.leave();
+            tracer.abandon();
             Err(NoAnswer::Unfinished(pid))
         }
         Err(Errno::TIMEDOUT) => {
@@ -136,7 +136,7 @@ fn in_any_of(
     let end = Instant::now() + STOP_WITHIN;
     let mut last = Failed::Ended;
     for (tried, thread) in threads.iter().enumerate() {
-        let left = u32::try_from(threads.len() - tried).unwrap_or(u32::MAX);
+        let left: u32 = cast::fits(threads.len() - tried);
         let deadline = Instant::now() + end.saturating_duration_since(Instant::now()) / left;
         let tracee = match Tracee::seize(process, *thread) {
             Ok(tracee) if belongs(process, *thread, pidfd) => tracee,
@@ -208,7 +208,7 @@ fn is_vdso(mapping: &Mapping) -> bool {
 
 fn in_vdso(vdso: &Mapping, stopped: &Stopped) -> Option<Address> {
     let length = (vdso.range.end().0 - vdso.range.start().0).min(VDSO_BYTES_MAX);
-    let mut bytes = vec![0; usize::try_from(length).ok()?];
+    let mut bytes = vec![0; cast::index(length)];
     stopped.read(vdso.range.start(), &mut bytes).ok()?;
     syscall_in(&bytes).map(|found| Address(vdso.range.start().0 + found as u64))
 }
