@@ -79,7 +79,7 @@ fn processor_time<'a, W: Choice, S>(ways: &[W], cost: impl Fn(&S) -> &Option<Cos
 }
 
 fn kept<'a, S>(cost: impl Fn(&S) -> &Option<Cost> + 'a) -> Column<'a, S> {
-    let bytes = move |run: &S| Some(cost(run).as_ref()?.said.pinned_bytes_max.0 as f64);
+    let bytes = move |run: &S| Some(cost(run).as_ref()?.said.mlocked_bytes_max.0 as f64);
     Column::median("kept by masu", Unit::Bytes, bytes)
 }
 

@@ -173,12 +173,12 @@ mod tests {
     #[test]
     fn the_last_line_counts_and_decisions_before_it_do_not() {
         let text = "{\"ready\":true}\n{\"decision\":\"pin\"}\nnoise\n\
-                    {\"end\":true,\"cpu_us\":7,\"run_us\":1000,\"pinned_bytes_max\":4096,\"dropped_bytes\":8192,\
+                    {\"end\":true,\"cpu_us\":7,\"run_us\":1000,\"mlocked_bytes_max\":4096,\"dropped_bytes\":8192,\
                     \"left_bytes\":0,\"releases\":2,\"refaults\":[]}\n";
         let wanted = Summary {
             cpu_us: 7,
             run_us: 1000,
-            pinned_bytes_max: Bytes(4096),
+            mlocked_bytes_max: Bytes(4096),
             dropped_bytes: Bytes(8192),
             releases: 2,
             ..Summary::default()

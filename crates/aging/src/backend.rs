@@ -2,7 +2,7 @@
 //! Capabilities are found by trying; effects are measured after use.
 //!
 //! | class                          | level    | backend        | needs                                            |
-//! | code, read-only data, shared   | above 0  | pin            | mlock of masu's own mapping, seen at the frame   |
+//! | code, read-only data, shared   | above 0  | mlock            | mlock of masu's own mapping, seen at the frame   |
 //! | data                           | above 0  | swappiness     | the host; a control group of version 1           |
 //! | data                           | 100      | no swap        | a control group of version 2 (`memory.swap.max`) |
 //! | page cache                     | below 100| drop-behind    | a tracepoint for page-cache insertions           |
@@ -19,7 +19,7 @@ use crate::levels::Level;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backend {
     /// Mapped and mlocked by masu as well.
-    Pin,
+    Mlock,
     /// A swappiness weight beside files.
     Swappiness,
     /// `memory.swap.max` = 0.
@@ -36,7 +36,7 @@ impl Backend {
     /// Name in `masu facts`.
     pub fn name(self) -> &'static str {
         match self {
-            Backend::Pin => "pin",
+            Backend::Mlock => "mlock",
             Backend::Swappiness => "swappiness",
             Backend::NoSwap => "swap.max",
             Backend::DropBehind => "drop-behind",
@@ -48,7 +48,7 @@ impl Backend {
 
 /// Kernel setting for the swapping of data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SwapKnob {
+pub enum SwapSetting {
     /// `swappiness`: weight beside files.
     Weight,
     /// `memory.swap.max`: the most that may be in swap.
@@ -57,15 +57,15 @@ pub enum SwapKnob {
 
 /// Host capabilities for the chosen scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Offers {
+pub struct Capabilities {
     /// Pages can be mlocked.
-    pub pins: bool,
+    pub mlock: bool,
     /// Page-cache insertions can be traced.
-    pub arrivals: bool,
+    pub insertions: bool,
     /// Swap is configured.
     pub has_swap: bool,
     /// Setting of the host or of the control group; `None` for single processes.
-    pub swap_knob: Option<SwapKnob>,
+    pub swap_setting: Option<SwapSetting>,
 }
 
 /// Reason that no backend is available.
@@ -76,7 +76,7 @@ pub enum Without {
     /// Page-cache insertions cannot be traced.
     Insertions,
     /// The kernel has a swappiness weight for the host and for control groups only.
-    Knob,
+    Setting,
     /// This control group supports level 100 only, which disables its swap entirely.
     Between,
 }
@@ -85,23 +85,23 @@ pub enum Without {
 ///
 /// # Errors
 /// The missing capability.
-pub fn of(class: Class, dial: Level, gently: bool, offers: Offers) -> Result<Backend, Without> {
-    let is_normal = dial.get() == 0;
+pub fn of(class: Class, level: Level, gently: bool, capabilities: Capabilities) -> Result<Backend, Without> {
+    let is_normal = level.get() == 0;
     match class {
         Class::Code | Class::ReadOnly | Class::Shared if is_normal => Ok(Backend::Kernel),
-        Class::Code | Class::ReadOnly | Class::Shared if offers.pins => Ok(Backend::Pin),
+        Class::Code | Class::ReadOnly | Class::Shared if capabilities.mlock => Ok(Backend::Mlock),
         Class::Code | Class::ReadOnly | Class::Shared => Err(Without::Mlocks),
-        Class::Cache if dial == Level::NEVER => Ok(Backend::Kernel),
-        Class::Cache if offers.arrivals => Ok(Backend::DropBehind),
+        Class::Cache if level == Level::NEVER => Ok(Backend::Kernel),
+        Class::Cache if capabilities.insertions => Ok(Backend::DropBehind),
         Class::Cache => Err(Without::Insertions),
-        Class::Data if !offers.has_swap => Ok(Backend::NotAged),
-        Class::Data => match offers.swap_knob {
+        Class::Data if !capabilities.has_swap => Ok(Backend::NotAged),
+        Class::Data => match capabilities.swap_setting {
             // At level 0 the weight is the kernel's own. It is written anyway, because the level may have been another
             // before.
-            Some(SwapKnob::Weight) => Ok(Backend::Swappiness),
-            Some(SwapKnob::Most) if dial == Level::NEVER && !gently => Ok(Backend::NoSwap),
-            Some(SwapKnob::Most) => Err(Without::Between),
-            None => Err(Without::Knob),
+            Some(SwapSetting::Weight) => Ok(Backend::Swappiness),
+            Some(SwapSetting::Most) if level == Level::NEVER && !gently => Ok(Backend::NoSwap),
+            Some(SwapSetting::Most) => Err(Without::Between),
+            None => Err(Without::Setting),
         },
     }
 }
@@ -112,49 +112,50 @@ mod tests {
 
     use super::*;
 
-    const ALL: Offers = Offers { pins: true, arrivals: true, has_swap: true, swap_knob: Some(SwapKnob::Weight) };
+    const ALL: Capabilities =
+        Capabilities { mlock: true, insertions: true, has_swap: true, swap_setting: Some(SwapSetting::Weight) };
 
-    fn backends(value: u8, offers: Offers) -> Vec<Result<Backend, Without>> {
-        Class::ALL.into_iter().map(|class| of(class, Level::clamped(value), false, offers)).collect()
+    fn backends(value: u8, capabilities: Capabilities) -> Vec<Result<Backend, Without>> {
+        Class::ALL.into_iter().map(|class| of(class, Level::clamped(value), false, capabilities)).collect()
     }
 
     #[test]
-    fn each_class_stands_on_its_backend_and_the_ends_of_the_dials_are_the_kernels() {
-        let [pin, weight, drop] = [Backend::Pin, Backend::Swappiness, Backend::DropBehind].map(Ok);
-        assert_eq!(backends(50, ALL), [pin, pin, weight, pin, drop]);
+    fn each_class_has_its_backend_and_the_kernel_has_the_ends_of_the_levels() {
+        let [mlock, weight, drop] = [Backend::Mlock, Backend::Swappiness, Backend::DropBehind].map(Ok);
+        assert_eq!(backends(50, ALL), [mlock, mlock, weight, mlock, drop]);
         let kernel = Ok(Backend::Kernel);
         assert_eq!(backends(0, ALL), [kernel, kernel, weight, kernel, drop]);
-        assert_eq!(backends(100, ALL), [pin, pin, weight, pin, kernel]);
+        assert_eq!(backends(100, ALL), [mlock, mlock, weight, mlock, kernel]);
     }
 
     #[test]
-    fn what_a_group_of_version_2_cannot_have_is_refused_and_without_swap_nothing_is_asked() {
-        let most = Offers { swap_knob: Some(SwapKnob::Most), ..ALL };
-        let data = |value, gently, offers| of(Class::Data, Level::clamped(value), gently, offers);
+    fn a_version_2_group_refuses_levels_below_100_and_without_swap_nothing_is_required() {
+        let most = Capabilities { swap_setting: Some(SwapSetting::Most), ..ALL };
+        let data = |value, gently, capabilities| of(Class::Data, Level::clamped(value), gently, capabilities);
         assert_eq!(data(100, false, most), Ok(Backend::NoSwap));
         assert_eq!(data(100, true, most), Err(Without::Between), "a group that may not swap has its programs killed");
         assert_eq!(data(99, false, most), Err(Without::Between));
-        let processes = Offers { swap_knob: None, ..ALL };
-        assert_eq!(data(100, false, processes), Err(Without::Knob));
-        assert_eq!(data(100, false, Offers { has_swap: false, ..processes }), Ok(Backend::NotAged));
+        let processes = Capabilities { swap_setting: None, ..ALL };
+        assert_eq!(data(100, false, processes), Err(Without::Setting));
+        assert_eq!(data(100, false, Capabilities { has_swap: false, ..processes }), Ok(Backend::NotAged));
     }
 
     proptest! {
         #[test]
-        fn nothing_that_is_not_offered_is_chosen(
-            value in 0u8..=100, gently: bool, pins: bool, arrivals: bool, has_swap: bool, knob in 0u8..3,
+        fn no_backend_without_its_capability_is_chosen(
+            value in 0u8..=100, gently: bool, mlock: bool, insertions: bool, has_swap: bool, setting in 0u8..3,
         ) {
-            let swap_knob = [None, Some(SwapKnob::Weight), Some(SwapKnob::Most)][usize::from(knob)];
-            let offers = Offers { pins, arrivals, has_swap, swap_knob };
+            let swap_setting = [None, Some(SwapSetting::Weight), Some(SwapSetting::Most)][usize::from(setting)];
+            let capabilities = Capabilities { mlock, insertions, has_swap, swap_setting };
             for class in Class::ALL {
-                match of(class, Level::clamped(value), gently, offers) {
-                    Ok(Backend::Pin) => prop_assert!(pins && value > 0),
-                    Ok(Backend::DropBehind) => prop_assert!(arrivals && value < 100),
-                    Ok(Backend::Swappiness) => prop_assert!(has_swap && swap_knob == Some(SwapKnob::Weight)),
-                    Ok(Backend::NoSwap) => prop_assert!(has_swap && swap_knob == Some(SwapKnob::Most) && !gently && value == 100),
+                match of(class, Level::clamped(value), gently, capabilities) {
+                    Ok(Backend::Mlock) => prop_assert!(mlock && value > 0),
+                    Ok(Backend::DropBehind) => prop_assert!(insertions && value < 100),
+                    Ok(Backend::Swappiness) => prop_assert!(has_swap && swap_setting == Some(SwapSetting::Weight)),
+                    Ok(Backend::NoSwap) => prop_assert!(has_swap && swap_setting == Some(SwapSetting::Most) && !gently && value == 100),
                     Ok(Backend::NotAged) => prop_assert!(class == Class::Data && !has_swap),
                     Ok(Backend::Kernel) => prop_assert_eq!(value, if class == Class::Cache { 100 } else { 0 }),
-                    Err(_) => prop_assert!(!pins || !arrivals || swap_knob != Some(SwapKnob::Weight)),
+                    Err(_) => prop_assert!(!mlock || !insertions || swap_setting != Some(SwapSetting::Weight)),
                 }
             }
         }

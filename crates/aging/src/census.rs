@@ -14,6 +14,7 @@ mod tally;
 use std::collections::BTreeSet;
 use std::time::Instant;
 
+use access::backend::Unavailable;
 use access::refaults::Counts;
 use linux::capabilities::{self, Capability};
 use linux::cgroup::group::Group;
@@ -22,7 +23,7 @@ use linux::kpageflags::FrameTable;
 use linux::probe::Known;
 use linux::{Error, KernelFiles, NotRead, Pid, Untrusted, lru_gen, pagemap, stat, status, vmstat};
 use serde::{Deserialize, Serialize};
-use units::Bytes;
+use units::{Bytes, cast};
 
 use crate::class::{Class, Rest};
 use code::Code;
@@ -292,9 +293,9 @@ impl Census {
 
     /// Adds the refaults of file pages since the start of counting by class, or the reason that they are unknown.
     #[must_use]
-    pub fn counted(mut self, counts: &Result<Counts, String>) -> Census {
+    pub fn counted(mut self, counts: &Result<Counts, Unavailable>) -> Census {
         for of in self.classes.iter_mut().filter(|of| of.class.is_of_files()) {
-            of.refaults = Known::from(counts.as_ref().map(|counts| match of.class {
+            of.refaults = Known::from(counts.as_ref().map_err(|why| &why.reason).map(|counts| match of.class {
                 Class::Code => counts.code.0,
                 Class::ReadOnly => counts.read_only.0,
                 Class::Cache | Class::Data | Class::Shared => counts.cache.0,
@@ -308,7 +309,7 @@ impl Census {
         let of_classes = self.classes.iter().map(|of| of.error_bound_bytes);
         let bounds = of_classes.chain(self.rest.iter().map(|of| of.error_bound_bytes));
         self.error_bound_bytes = bounds.max().unwrap_or_default();
-        self.cost_us = u64::try_from(begin.elapsed().as_micros()).unwrap_or(u64::MAX);
+        self.cost_us = cast::saturated(begin.elapsed().as_micros());
         self
     }
 }

@@ -95,7 +95,7 @@ impl Rest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
     /// Pages that the kernel ages, or would age if they were not mlocked.
-    Aged(Class, Standing),
+    Aged(Class, LruState),
     /// Other memory.
     Rest(Rest),
     /// No memory: a hole, or offline.
@@ -104,7 +104,7 @@ pub enum Use {
 
 /// LRU list of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Standing {
+pub enum LruState {
     /// Active list: used more than once lately, as far as the kernel has seen.
     Active,
     /// Inactive list: the next to be evicted.
@@ -133,7 +133,7 @@ pub fn use_of(flags: FrameFlags, is_code: bool) -> Use {
     } else {
         None
     };
-    rest.map_or_else(|| Use::Aged(class_of(flags, is_code), standing_of(flags)), Use::Rest)
+    rest.map_or_else(|| Use::Aged(class_of(flags, is_code), lru_state_of(flags)), Use::Rest)
 }
 
 /// Class of a frame that is on a list.
@@ -152,13 +152,13 @@ fn class_of(flags: FrameFlags, is_code: bool) -> Class {
 }
 
 /// LRU list of a frame that is on one.
-pub fn standing_of(flags: FrameFlags) -> Standing {
+pub fn lru_state_of(flags: FrameFlags) -> LruState {
     if flags.is_unevictable() {
-        Standing::Locked
+        LruState::Locked
     } else if flags.is_active() {
-        Standing::Active
+        LruState::Active
     } else {
-        Standing::Idle
+        LruState::Idle
     }
 }
 
@@ -178,27 +178,27 @@ mod tests {
     }
 
     #[test]
-    fn the_classes_of_the_paper_are_told_apart_as_its_section_4_names_them() {
+    fn the_classes_are_those_of_the_papers_section_4() {
         use bits::{ACTIVE, ANON, LRU, MMAP, SWAP_BACKED, UNEVICTABLE};
         let text = flags(&[LRU, ACTIVE, MMAP]);
-        assert_eq!(use_of(text, true), Use::Aged(Class::Code, Standing::Active));
-        assert_eq!(use_of(text, false), Use::Aged(Class::ReadOnly, Standing::Active));
-        assert_eq!(of(&[LRU, MMAP, ANON, SWAP_BACKED]), Use::Aged(Class::Data, Standing::Idle));
-        assert_eq!(of(&[LRU, SWAP_BACKED, UNEVICTABLE]), Use::Aged(Class::Shared, Standing::Locked));
-        assert_eq!(of(&[LRU]), Use::Aged(Class::Cache, Standing::Idle));
+        assert_eq!(use_of(text, true), Use::Aged(Class::Code, LruState::Active));
+        assert_eq!(use_of(text, false), Use::Aged(Class::ReadOnly, LruState::Active));
+        assert_eq!(of(&[LRU, MMAP, ANON, SWAP_BACKED]), Use::Aged(Class::Data, LruState::Idle));
+        assert_eq!(of(&[LRU, SWAP_BACKED, UNEVICTABLE]), Use::Aged(Class::Shared, LruState::Locked));
+        assert_eq!(of(&[LRU]), Use::Aged(Class::Cache, LruState::Idle));
     }
 
     #[test]
     fn an_executable_mapping_of_shared_memory_is_no_code_and_a_private_copy_of_code_is_data() {
         use bits::{ANON, LRU, MMAP, SWAP_BACKED};
-        assert_eq!(use_of(flags(&[LRU, MMAP, SWAP_BACKED]), true), Use::Aged(Class::Shared, Standing::Idle));
-        assert_eq!(use_of(flags(&[LRU, MMAP, ANON]), true), Use::Aged(Class::Data, Standing::Idle));
+        assert_eq!(use_of(flags(&[LRU, MMAP, SWAP_BACKED]), true), Use::Aged(Class::Shared, LruState::Idle));
+        assert_eq!(use_of(flags(&[LRU, MMAP, ANON]), true), Use::Aged(Class::Data, LruState::Idle));
         // Lazily freed (MADV_FREE): anonymous, and needs no swap for eviction.
-        assert_eq!(of(&[LRU, MMAP, ANON]), Use::Aged(Class::Data, Standing::Idle));
+        assert_eq!(of(&[LRU, MMAP, ANON]), Use::Aged(Class::Data, LruState::Idle));
     }
 
     #[test]
-    fn objects_of_the_kernel_are_its_own_whatever_else_their_flags_seem_to_say() {
+    fn kernel_objects_are_recognized_before_any_other_flag() {
         use bits::{ANON, BUDDY, HUGE, LRU, MMAP, NO_PAGE, OFFLINE, PAGE_TABLE, SLAB};
         // Seen on Linux 6.18: a slab keeps a list in the field that holds the owner of other frames.
         assert_eq!(of(&[SLAB, ANON]), Use::Rest(Rest::Slab));
@@ -214,9 +214,9 @@ mod tests {
         #[test]
         fn only_what_is_on_a_list_is_aged_and_code_comes_of_mapped_files_alone(word: u64, is_code: bool) {
             let flags = FrameFlags::of(word);
-            if let Use::Aged(class, standing) = use_of(flags, is_code) {
+            if let Use::Aged(class, lru_state) = use_of(flags, is_code) {
                 prop_assert!(flags.is_listed());
-                prop_assert_eq!(standing == Standing::Locked, flags.is_unevictable());
+                prop_assert_eq!(lru_state == LruState::Locked, flags.is_unevictable());
                 if class == Class::Code {
                     prop_assert!(is_code && flags.is_mapped() && !flags.is_anonymous() && !flags.is_swap_backed());
                 }

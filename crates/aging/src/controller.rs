@@ -31,7 +31,7 @@ const DOWN: u8 = 5;
 
 /// Measurements of one class.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Seen {
+pub struct Measured {
     /// Refaults per second.
     pub refaults_per_s: f64,
     /// Time under pressure since the last refault, or since the last step down.
@@ -64,31 +64,27 @@ pub enum Why {
 impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Why::Refaults { refaults_per_s } => write!(f, "{refaults_per_s:.0} pages a second came back"),
-            Why::Quiet { quiet_s } => write!(f, "nothing came back in {quiet_s:.0} s under pressure"),
+            Why::Refaults { refaults_per_s } => write!(f, "{refaults_per_s:.0} refaults a second"),
+            Why::Quiet { quiet_s } => write!(f, "no refault in {quiet_s:.0} s of reclaim"),
             Why::Stalled { stalled } => {
-                write!(
-                    f,
-                    "everybody stood still for {:.0} % of the time, and nothing of it came back",
-                    stalled.get() * 100.0
-                )
+                write!(f, "all tasks stalled for {:.0} % of the time, without a refault", stalled.get() * 100.0)
             }
         }
     }
 }
 
 /// New level; `None`: no change.
-pub fn moved(dial: Level, bounds: Bounds, seen: Seen) -> Option<(Level, Why)> {
-    let (to, why) = if seen.refaults_per_s >= TOO_MANY_PER_S {
-        (dial.raised(UP, bounds), Why::Refaults { refaults_per_s: seen.refaults_per_s })
-    } else if seen.stalled.get() >= STALLED_MOST && seen.quiet >= EVERY {
-        (dial.lowered(UP, bounds), Why::Stalled { stalled: seen.stalled })
-    } else if seen.quiet >= QUIET {
-        (dial.lowered(DOWN, bounds), Why::Quiet { quiet_s: seen.quiet.as_secs_f64() })
+pub fn moved(level: Level, bounds: Bounds, measured: Measured) -> Option<(Level, Why)> {
+    let (to, why) = if measured.refaults_per_s >= TOO_MANY_PER_S {
+        (level.raised(UP, bounds), Why::Refaults { refaults_per_s: measured.refaults_per_s })
+    } else if measured.stalled.get() >= STALLED_MOST && measured.quiet >= EVERY {
+        (level.lowered(UP, bounds), Why::Stalled { stalled: measured.stalled })
+    } else if measured.quiet >= QUIET {
+        (level.lowered(DOWN, bounds), Why::Quiet { quiet_s: measured.quiet.as_secs_f64() })
     } else {
         return None;
     };
-    (to != dial).then_some((to, why))
+    (to != level).then_some((to, why))
 }
 
 #[cfg(test)]
@@ -97,48 +93,48 @@ mod tests {
 
     use super::*;
 
-    const CALM: Seen = Seen { refaults_per_s: 0.0, quiet: Duration::ZERO, stalled: Fraction::ZERO };
+    const CALM: Measured = Measured { refaults_per_s: 0.0, quiet: Duration::ZERO, stalled: Fraction::ZERO };
 
     fn bounds(text: &str) -> Bounds {
         text.parse().unwrap()
     }
 
     #[test]
-    fn what_comes_back_raises_its_dial_and_quiet_lowers_it_again() {
+    fn refaults_raise_a_level_and_quiet_lowers_it_again() {
         let bounds = bounds("40-90");
-        let thrashing = Seen { refaults_per_s: 200.0, ..CALM };
+        let thrashing = Measured { refaults_per_s: 200.0, ..CALM };
         assert_eq!(moved(Level::clamped(40), bounds, thrashing).unwrap().0, Level::clamped(60));
         assert_eq!(moved(Level::clamped(80), bounds, thrashing).unwrap().0, Level::clamped(90), "up to the bound");
         assert_eq!(moved(Level::clamped(90), bounds, thrashing), None);
-        let quiet = Seen { quiet: QUIET, ..CALM };
+        let quiet = Measured { quiet: QUIET, ..CALM };
         assert_eq!(moved(Level::clamped(60), bounds, quiet).unwrap().0, Level::clamped(55));
         assert_eq!(moved(Level::clamped(40), bounds, quiet), None);
         assert_eq!(moved(Level::clamped(60), bounds, CALM), None);
     }
 
     #[test]
-    fn when_everybody_waits_what_loses_nothing_gives_way() {
-        let waiting = Seen { quiet: EVERY, stalled: Fraction::clamped(0.2), ..CALM };
+    fn when_all_tasks_stall_a_class_without_refaults_gives_way() {
+        let waiting = Measured { quiet: EVERY, stalled: Fraction::clamped(0.2), ..CALM };
         let (to, why) = moved(Level::clamped(90), bounds("0-100"), waiting).unwrap();
         assert_eq!(to, Level::clamped(70));
-        assert_eq!(why.to_string(), "everybody stood still for 20 % of the time, and nothing of it came back");
-        let both = Seen { refaults_per_s: 60.0, ..waiting };
+        assert_eq!(why.to_string(), "all tasks stalled for 20 % of the time, without a refault");
+        let both = Measured { refaults_per_s: 60.0, ..waiting };
         assert_eq!(moved(Level::clamped(70), bounds("0-100"), both).unwrap().0, Level::clamped(90));
     }
 
     proptest! {
         #[test]
-        fn a_dial_that_may_not_move_does_not(value in 0u8..=100, refaults in 0.0..1e6, quiet in 0u64..1000, stalled in 0.0..1.0) {
-            let dial = Level::clamped(value);
-            let seen = Seen { refaults_per_s: refaults, quiet: Duration::from_secs(quiet), stalled: Fraction::clamped(stalled) };
-            prop_assert_eq!(moved(dial, Bounds::fixed(dial), seen), None);
+        fn a_level_that_may_not_move_does_not(value in 0u8..=100, refaults in 0.0..1e6, quiet in 0u64..1000, stalled in 0.0..1.0) {
+            let level = Level::clamped(value);
+            let measured = Measured { refaults_per_s: refaults, quiet: Duration::from_secs(quiet), stalled: Fraction::clamped(stalled) };
+            prop_assert_eq!(moved(level, Bounds::fixed(level), measured), None);
         }
 
         #[test]
-        fn more_refaults_never_lower_a_dial(value in 0u8..=100, refaults in TOO_MANY_PER_S..1e6, quiet in 0u64..1000, stalled in 0.0..1.0) {
-            let seen = Seen { refaults_per_s: refaults, quiet: Duration::from_secs(quiet), stalled: Fraction::clamped(stalled) };
+        fn more_refaults_never_lower_a_level(value in 0u8..=100, refaults in TOO_MANY_PER_S..1e6, quiet in 0u64..1000, stalled in 0.0..1.0) {
+            let measured = Measured { refaults_per_s: refaults, quiet: Duration::from_secs(quiet), stalled: Fraction::clamped(stalled) };
             let bounds = Bounds { low: Level::NONE, high: Level::NEVER };
-            prop_assert!(moved(Level::clamped(value), bounds, seen).is_none_or(|(to, _)| to > Level::clamped(value)));
+            prop_assert!(moved(Level::clamped(value), bounds, measured).is_none_or(|(to, _)| to > Level::clamped(value)));
         }
     }
 }

@@ -14,13 +14,13 @@ use crate::policy::Headroom;
 
 /// Headroom of a domain: the host, or a control group.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Named {
+pub struct Domain {
     /// `the host`, or the group's directory.
     pub name: String,
     /// Control groups, by inode, whose pages count; `None`: all.
     pub groups: Option<BTreeSet<u64>>,
     /// Limit and headroom.
-    pub room: Headroom,
+    pub headroom: Headroom,
 }
 
 /// Name of the host's domain.
@@ -31,14 +31,14 @@ pub const THE_HOST: &str = "the host";
 ///
 /// # Errors
 /// `Malformed`.
-pub fn rooms(files: &impl KernelFiles, limits: &[Limited], charged: &BTreeSet<u64>) -> Result<Vec<Named>, Error> {
+pub fn domains(files: &impl KernelFiles, limits: &[Limited], charged: &BTreeSet<u64>) -> Result<Vec<Domain>, Error> {
     let memory = meminfo(files)?;
     let of_host = Headroom { limit: memory.total, left: memory.available };
-    let mut found = vec![Named { name: THE_HOST.to_owned(), groups: None, room: of_host }];
+    let mut found = vec![Domain { name: THE_HOST.to_owned(), groups: None, headroom: of_host }];
     for group in limits.iter().filter(|group| !group.inodes.is_disjoint(charged)) {
         if let Some(charge) = group.charge(files)? {
-            let room = Headroom { limit: charge.limit, left: charge.left() };
-            found.push(Named { name: format!("/{}", group.directory), groups: Some(group.inodes.clone()), room });
+            let headroom = Headroom { limit: charge.limit, left: charge.left() };
+            found.push(Domain { name: format!("/{}", group.directory), groups: Some(group.inodes.clone()), headroom });
         }
     }
     Ok(found)
@@ -57,7 +57,7 @@ pub fn limits(files: &impl KernelFiles) -> Result<Vec<Limited>, Error> {
 pub struct Clock {
     source: Source,
     last: Option<(Duration, u64)>,
-    pressed: Duration,
+    reclaim_time: Duration,
 }
 
 /// Share of time with all tasks stalled on memory.
@@ -77,7 +77,7 @@ enum Source {
 }
 
 /// Longest interval between two ticks of a caller that is not delayed.
-const LOOKS_AT_LEAST_EVERY: Duration = Duration::from_secs(5);
+const TICKS_AT_LEAST_EVERY: Duration = Duration::from_secs(5);
 
 /// Interval of the stall share: older kernels do not tell users since when PSI counts. Without PSI the share is 0.
 const STALL_OVER: Duration = Duration::from_secs(1);
@@ -85,7 +85,7 @@ const STALL_OVER: Duration = Duration::from_secs(1);
 impl Clock {
     /// Clock of the host, or of a group.
     pub fn of(group: Option<&Group>) -> Clock {
-        Clock { source: Source::of(group), last: None, pressed: Duration::ZERO }
+        Clock { source: Source::of(group), last: None, reclaim_time: Duration::ZERO }
     }
 
     /// Reads the counter, and returns the time under reclaim up to now.
@@ -93,15 +93,15 @@ impl Clock {
     /// # Errors
     /// `Malformed`; a group that is gone reclaims nothing.
     pub fn tick(&mut self, files: &impl KernelFiles, now: Duration) -> Result<Duration, Error> {
-        let looked_at = self.source.read(files)?;
+        let counted = self.source.read(files)?;
         if let Some((at, before)) = self.last
-            && looked_at > before
+            && counted > before
         {
             // Of a longer interval, the part under reclaim is unknown: masu may have been stopped.
-            self.pressed += now.saturating_sub(at).min(LOOKS_AT_LEAST_EVERY);
+            self.reclaim_time += now.saturating_sub(at).min(TICKS_AT_LEAST_EVERY);
         }
-        self.last = Some((now, looked_at));
-        Ok(self.pressed)
+        self.last = Some((now, counted));
+        Ok(self.reclaim_time)
     }
 }
 
@@ -173,8 +173,8 @@ impl Source {
 }
 
 /// Smallest headroom of all domains: the domain to check soonest.
-pub fn tightest(rooms: &[Named]) -> Bytes {
-    rooms.iter().map(|named| named.room.left).min().unwrap_or(Bytes(0))
+pub fn minimum(domains: &[Domain]) -> Bytes {
+    domains.iter().map(|domain| domain.headroom.left).min().unwrap_or(Bytes(0))
 }
 
 #[cfg(test)]
@@ -192,20 +192,20 @@ mod tests {
     }
 
     #[test]
-    fn the_clock_runs_while_pages_are_looked_at_and_stands_while_they_are_not() {
+    fn the_clock_runs_while_pages_are_scanned_and_stops_otherwise() {
         let scanned =
             |pages: u64| FakeKernel::new().file("proc/vmstat", &format!("pgscan_anon 1\npgscan_file {pages}\n"));
         let mut clock = Clock::of(None);
-        let mut pressed = |pages, at| clock.tick(&scanned(pages), at).unwrap();
-        assert_eq!(pressed(10, SECOND), Duration::ZERO, "what was before is not known");
-        assert_eq!(pressed(20, SECOND * 2), SECOND);
-        assert_eq!(pressed(20, SECOND * 100), SECOND, "a night without pressure");
-        assert_eq!(pressed(21, SECOND * 101), SECOND * 2);
-        assert_eq!(pressed(22, SECOND * 1000), SECOND * 7, "a quarter of an hour in which nobody looked");
+        let mut tick = |pages, at| clock.tick(&scanned(pages), at).unwrap();
+        assert_eq!(tick(10, SECOND), Duration::ZERO, "the time before is unknown");
+        assert_eq!(tick(20, SECOND * 2), SECOND);
+        assert_eq!(tick(20, SECOND * 100), SECOND, "a night without pressure");
+        assert_eq!(tick(21, SECOND * 101), SECOND * 2);
+        assert_eq!(tick(22, SECOND * 1000), SECOND * 7, "a quarter of an hour without a tick");
     }
 
     #[test]
-    fn a_group_of_version_1_is_pressed_when_it_meets_its_limit_and_the_hosts_stalls_are_not_its_own() {
+    fn the_clock_of_a_version_1_group_runs_when_it_meets_its_limit_and_ignores_the_hosts_stalls() {
         let mounts = "30 20 0:26 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n";
         let kernel = FakeKernel::new()
             .file("proc/self/mountinfo", mounts)
@@ -221,12 +221,12 @@ mod tests {
         stall.tick(&at(5, 0), SECOND).unwrap();
         assert_eq!(clock.tick(&at(6, 500_000), SECOND * 2).unwrap(), SECOND);
         assert_eq!(stall.tick(&at(6, 500_000), SECOND * 2).unwrap(), Fraction::ZERO);
-        let pressed = clock.tick(&FakeKernel::new(), SECOND * 3).unwrap();
-        assert_eq!(pressed, SECOND, "a group that is gone takes nothing back");
+        let reclaim_time = clock.tick(&FakeKernel::new(), SECOND * 3).unwrap();
+        assert_eq!(reclaim_time, SECOND, "a group that is gone reclaims nothing");
     }
 
     #[test]
-    fn a_share_of_the_time_is_told_when_enough_of_it_has_gone_by() {
+    fn a_stall_share_needs_an_interval_of_some_length() {
         let at = |full_us: u64| FakeKernel::new().file("proc/pressure/memory", &psi(full_us));
         let mut stall = Stall::of(None);
         assert_eq!(stall.tick(&at(0), SECOND).unwrap(), Fraction::ZERO);
@@ -246,10 +246,10 @@ mod tests {
             .file("sys/fs/cgroup/memory/a/memory.stat", "total_inactive_file 100\n");
         let limits = limits(&kernel).unwrap();
         let ours = limits.iter().find(|group| group.directory.ends_with("/a")).unwrap().inodes.clone();
-        let found = rooms(&kernel, &limits, &ours).unwrap();
+        let found = domains(&kernel, &limits, &ours).unwrap();
         assert_eq!(found.len(), 2);
-        assert_eq!(found[1].room, Headroom { limit: Bytes(1000), left: Bytes(200) });
-        assert_eq!(tightest(&found), Bytes(200));
-        assert_eq!(rooms(&kernel, &limits, &BTreeSet::new()).unwrap().len(), 1);
+        assert_eq!(found[1].headroom, Headroom { limit: Bytes(1000), left: Bytes(200) });
+        assert_eq!(minimum(&found), Bytes(200));
+        assert_eq!(domains(&kernel, &limits, &BTreeSet::new()).unwrap().len(), 1);
     }
 }

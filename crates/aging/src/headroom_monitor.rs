@@ -15,10 +15,10 @@ use linux::{Error, KernelFiles};
 use rustix::io::Errno;
 use units::{Bytes, Fraction};
 
-use crate::headroom::{self, Named, Stall};
+use crate::headroom::{self, Domain, Stall};
 use crate::mlocks::Mlocks;
 use crate::policy;
-use crate::report::{Because, Event};
+use crate::report::{Event, UnlockReason};
 
 /// Mlocked pages and their headroom monitor. Dropping it unlocks all pages.
 #[derive(Debug)]
@@ -29,22 +29,22 @@ pub struct HeadroomMonitor {
 
 #[derive(Debug)]
 struct Shared {
-    kept: Mutex<Kept>,
+    state: Mutex<State>,
     changed: Condvar,
 }
 
 /// Mlocked pages and the known headroom for them.
 #[derive(Debug)]
-pub struct Kept {
+pub struct State {
     /// Mlocked pages.
-    pub pins: Mlocks,
+    pub mlocks: Mlocks,
     /// Control groups that may have limits.
     pub limits: Vec<Limited>,
     /// Smallest headroom of all domains.
-    pub tightest: Bytes,
+    pub headroom: Bytes,
     stall: Stall,
-    /// Domains that ran short.
-    holds: BTreeMap<String, Hold>,
+    /// Delays of new mlocks, by domain.
+    delays: BTreeMap<String, Delay>,
     releases: u64,
     events: Vec<Event>,
     failed: Option<Error>,
@@ -53,39 +53,39 @@ pub struct Kept {
 
 /// Delay of new mlocks that are charged to a domain.
 #[derive(Clone, Copy, Debug)]
-struct Hold {
+struct Delay {
     until: Instant,
     length: Duration,
 }
 
 impl HeadroomMonitor {
-    /// Starts the monitor for these pins.
+    /// Starts the monitor of these pages.
     ///
     /// # Errors
     /// `Other` when no thread can be started.
     pub fn begin<F: KernelFiles + Sync>(
         files: &'static F,
-        pins: Mlocks,
+        mlocks: Mlocks,
         stall: Stall,
     ) -> Result<HeadroomMonitor, Error> {
-        let kept = Kept {
-            pins,
+        let state = State {
+            mlocks,
             limits: Vec::new(),
-            tightest: Bytes(0),
+            headroom: Bytes(0),
             stall,
-            holds: BTreeMap::new(),
+            delays: BTreeMap::new(),
             releases: 0,
             events: Vec::new(),
             failed: None,
             is_over: false,
         };
-        let shared = Arc::new(Shared { kept: Mutex::new(kept), changed: Condvar::new() });
+        let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
         let ours = Arc::clone(&shared);
-        let thread = Builder::new().name("masu-guard".to_owned()).spawn(move || {
+        let thread = Builder::new().name("masu-headroom".to_owned()).spawn(move || {
             // The thread must be able to unlock memory while other programs use all memory and all processors. Without
             // the privilege it keeps its priority.
             let _ = rustix::process::nice(-10);
-            ours.look_after(files);
+            ours.monitor(files);
         });
         let thread = thread.map_err(|error| {
             let errno = error.raw_os_error().map_or(Errno::AGAIN, Errno::from_raw_os_error);
@@ -94,25 +94,25 @@ impl HeadroomMonitor {
         Ok(HeadroomMonitor { shared, thread: Some(thread) })
     }
 
-    /// Locks the pins for a change. The thread checks the headroom as soon as the lock is released.
+    /// Locks the state for a change. The thread checks the headroom as soon as the lock is released.
     pub fn lock(&self) -> Locked<'_> {
-        Locked { kept: self.shared.lock(), changed: &self.shared.changed }
+        Locked { state: self.shared.lock(), changed: &self.shared.changed }
     }
 
-    /// Bytes unlocked since the last call and the number of releases for lack of headroom, or the error that stopped
+    /// Bytes unlocked since the last call and the number of unlocks for lack of headroom, or the error that stopped
     /// the monitor; after such an error nothing stays mlocked.
     ///
     /// # Errors
     /// Error of the thread.
-    pub fn news(&self) -> Result<(Vec<Event>, u64), Error> {
-        let mut kept = self.shared.lock();
+    pub fn take_events(&self) -> Result<(Vec<Event>, u64), Error> {
+        let mut state = self.shared.lock();
         if self.thread.as_ref().is_none_or(JoinHandle::is_finished) {
             // The thread panicked and printed that. Nothing stays mlocked without a monitor.
-            kept.pins.forget();
-            return Err(Error::of_host("look after", "what is pinned", Errno::CANCELED));
+            state.mlocks.forget();
+            return Err(Error::of_host("monitor", "the headroom of mlocked pages", Errno::CANCELED));
         }
-        let news = (std::mem::take(&mut kept.events), std::mem::take(&mut kept.releases));
-        kept.failed.take().map_or(Ok(news), Err)
+        let taken = (std::mem::take(&mut state.events), std::mem::take(&mut state.releases));
+        state.failed.take().map_or(Ok(taken), Err)
     }
 }
 
@@ -121,29 +121,29 @@ impl Drop for HeadroomMonitor {
         self.shared.lock().is_over = true;
         self.shared.changed.notify_all();
         if let Some(thread) = self.thread.take() {
-            let _ = thread.join(); // A panic was printed; the pins go all the same.
+            let _ = thread.join(); // A panic was printed; the pages are unlocked all the same.
         }
     }
 }
 
-/// Lock guard of the pins.
+/// Lock guard of the state.
 #[derive(Debug)]
 pub struct Locked<'a> {
-    kept: MutexGuard<'a, Kept>,
+    state: MutexGuard<'a, State>,
     changed: &'a Condvar,
 }
 
 impl std::ops::Deref for Locked<'_> {
-    type Target = Kept;
+    type Target = State;
 
-    fn deref(&self) -> &Kept {
-        &self.kept
+    fn deref(&self) -> &State {
+        &self.state
     }
 }
 
 impl std::ops::DerefMut for Locked<'_> {
-    fn deref_mut(&mut self) -> &mut Kept {
-        &mut self.kept
+    fn deref_mut(&mut self) -> &mut State {
+        &mut self.state
     }
 }
 
@@ -154,90 +154,92 @@ impl Drop for Locked<'_> {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Kept> {
-        // A panic cannot leave the pins in a state that unlocking could not handle.
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A panic cannot leave the pages in a state that unlocking could not handle.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn look_after(&self, files: &impl KernelFiles) {
+    fn monitor(&self, files: &impl KernelFiles) {
         let begun = Instant::now();
-        let mut kept = self.lock();
-        while !kept.is_over {
-            if kept.pins.asked() == Bytes(0) {
-                kept = self.changed.wait(kept).unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.lock();
+        while !state.is_over {
+            if state.mlocks.asked() == Bytes(0) {
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
-            if let Err(error) = kept.look(files, begun.elapsed()) {
-                kept.give_up(error);
+            if let Err(error) = state.check(files, begun.elapsed()) {
+                state.give_up(error);
                 continue;
             }
-            let wait = policy::look_again_after(kept.tightest);
-            kept = self.changed.wait_timeout(kept, wait).unwrap_or_else(PoisonError::into_inner).0;
+            let wait = policy::check_after(state.headroom);
+            state = self.changed.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 }
 
-impl Kept {
+impl State {
     /// True while new mlocks charged to this domain wait. A wait of the host applies to all.
-    pub fn is_on_hold(&self, room: &str) -> bool {
-        self.holds.get(room).is_some_and(|hold| Instant::now() < hold.until)
+    pub fn is_delayed(&self, domain: &str) -> bool {
+        self.delays.get(domain).is_some_and(|delay| Instant::now() < delay.until)
     }
 
     /// Delays new mlocks that are charged to this domain.
-    pub fn hold_on(&mut self, room: &str) {
+    pub fn delay(&mut self, domain: &str) {
         let now = Instant::now();
         let since = |until: Instant| now.saturating_duration_since(until);
-        let length = policy::hold_for(self.holds.get(room).map(|hold| (hold.length, since(hold.until))));
+        let length = policy::delay_after(self.delays.get(domain).map(|delay| (delay.length, since(delay.until))));
         // Drops entries that expired long enough ago to have no effect on the next wait; groups come and go.
-        self.holds.retain(|_, hold| policy::hold_for(Some((hold.length, since(hold.until)))) > policy::hold_for(None));
-        self.holds.insert(room.to_owned(), Hold { until: now + length, length });
+        self.delays.retain(|_, delay| {
+            policy::delay_after(Some((delay.length, since(delay.until)))) > policy::delay_after(None)
+        });
+        self.delays.insert(domain.to_owned(), Delay { until: now + length, length });
     }
 
     /// Unlocks all pages.
     ///
     /// # Errors
     /// Error of the kernel.
-    pub fn let_all_go(&mut self) -> Result<Bytes, Error> {
-        self.pins.let_go(Bytes(u64::MAX), None)
+    pub fn unlock_all(&mut self) -> Result<Bytes, Error> {
+        self.mlocks.unlock(Bytes(u64::MAX), None)
     }
 
-    /// Reads the headroom of the domains that bound the pins; unlocks pages when one domain is nearly used up.
-    fn look(&mut self, files: &impl KernelFiles, now: Duration) -> Result<(), Error> {
+    /// Reads the headroom of the domains that bound the mlocked pages; unlocks pages when one domain is nearly used up.
+    fn check(&mut self, files: &impl KernelFiles, now: Duration) -> Result<(), Error> {
         let stalled = self.stall.tick(files, now)?;
-        let rooms = headroom::rooms(files, &self.limits, &self.pins.charged())?;
-        self.tightest = headroom::tightest(&rooms);
-        rooms.iter().try_for_each(|room| self.look_at(room, stalled))
+        let domains = headroom::domains(files, &self.limits, &self.mlocks.charged())?;
+        self.headroom = headroom::minimum(&domains);
+        domains.iter().try_for_each(|domain| self.check_domain(domain, stalled))
     }
 
-    fn look_at(&mut self, Named { name, groups, room }: &Named, stalled: Fraction) -> Result<(), Error> {
-        if !policy::must_let_go(*room, stalled) || self.pins.asked() == Bytes(0) {
+    fn check_domain(&mut self, Domain { name, groups, headroom }: &Domain, stalled: Fraction) -> Result<(), Error> {
+        if !policy::must_unlock(*headroom, stalled) || self.mlocks.asked() == Bytes(0) {
             return Ok(());
         }
-        let margin = policy::margin(room.limit);
-        // Enough that the next check finds headroom. The remaining pins may still save other programs from re-reading
+        let low_watermark = policy::low_watermark(headroom.limit);
+        // Enough that the next check finds headroom. The remaining pages may still save other programs from re-reading
         // everything.
-        let bytes = self.pins.let_go(margin.scaled(3.0).saturating_sub(room.left), groups.as_ref())?;
+        let bytes = self.mlocks.unlock(low_watermark.scaled(3.0).saturating_sub(headroom.left), groups.as_ref())?;
         if bytes == Bytes(0) {
             return Ok(());
         }
-        self.hold_on(name);
+        self.delay(name);
         self.releases += 1;
-        let (room, left_bytes) = (name.clone(), room.left);
-        let because = if left_bytes < margin {
-            Because::Headroom { room, left_bytes, margin_bytes: margin }
+        let (domain, headroom_bytes) = (name.clone(), headroom.left);
+        let reason = if headroom_bytes < low_watermark {
+            UnlockReason::Headroom { domain, headroom_bytes, low_watermark_bytes: low_watermark }
         } else {
-            Because::Stalled { stalled, room, left_bytes }
+            UnlockReason::Stalled { stalled, domain, headroom_bytes }
         };
-        self.events.push(Event::LetGo { bytes, because });
+        self.events.push(Event::Unlocked { bytes, reason });
         Ok(())
     }
 
-    /// Unlocks everything: without a monitor nothing may stay mlocked.
+    /// Unlocks everything: nothing stays mlocked without a monitor.
     fn give_up(&mut self, error: Error) {
-        self.hold_on(headroom::THE_HOST);
+        self.delay(headroom::THE_HOST);
         // Pages that cannot be unlocked one by one go with their mapping.
-        if self.let_all_go().is_err() {
-            self.pins.forget();
+        if self.unlock_all().is_err() {
+            self.mlocks.forget();
         }
         self.failed = Some(error);
     }

@@ -62,20 +62,16 @@ impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Cause::Served => f.write_str("passed over, on a file system whose server may not answer"),
-            Cause::Unknown => {
-                f.write_str("the mount that it lies on is in no table that masu can read; it is tried again")
-            }
+            Cause::Unknown => f.write_str("its mount is in no mount table that masu can read; retried"),
             Cause::Files => f.write_str("its share of the files that masu can hold is used up"),
-            Cause::Memory => f.write_str("its share of the memory that may be pinned is used up"),
+            Cause::Memory => f.write_str("its share of the memory that may be mlocked is used up"),
             Cause::Mappings => f.write_str("its share of the mappings that masu reads in one pass is used up"),
-            Cause::Unanswered => {
-                f.write_str("the mappings of its process were not to be had in time; it is tried again")
-            }
+            Cause::Unanswered => f.write_str("the kernel did not return the mappings of its process in time; retried"),
             Cause::Kernel(errno) => {
                 write!(f, "the kernel refused: {}", linux::describe(Errno::from_raw_os_error(*errno)))?;
-                if self.may_pass() { f.write_str("; it is tried again") } else { Ok(()) }
+                if self.may_pass() { f.write_str("; retried") } else { Ok(()) }
             }
-            Cause::Other => f.write_str("masu does not understand what it is; it is tried again"),
+            Cause::Other => f.write_str("unknown error; retried"),
         }
     }
 }
@@ -98,7 +94,7 @@ pub struct LeftOut {
 impl fmt::Display for LeftOut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let LeftOut { why, count, bytes, owner, owner_count } = self;
-        write!(f, "left out {count}, {bytes} of what is mapped, {owner_count} of {owner}: {why}")
+        write!(f, "left out {count}, {bytes} mapped, {owner_count} of {owner}: {why}")
     }
 }
 
@@ -137,16 +133,16 @@ impl Tally {
 
 /// Reported causes, each with the time of its last line.
 #[derive(Debug, Default)]
-pub struct Said(BTreeMap<Cause, (Duration, Duration)>);
+pub struct Reports(BTreeMap<Cause, (Duration, Duration)>);
 
-impl Said {
+impl Reports {
     /// Lines about this pass.
     pub fn of(&mut self, tally: Tally, owners: &Owners, now: Duration) -> Vec<LeftOut> {
         const FIRST: Duration = Duration::from_secs(60);
         const LAST: Duration = Duration::from_secs(3600);
         // A cause that comes and goes keeps its delay for the length of the delay.
         self.0.retain(|_, (at, wait)| now < *at + *wait + LAST);
-        let mut said = Vec::new();
+        let mut lines = Vec::new();
         for (cause, left_out) in tally.causes(owners) {
             let before = self.0.get(&cause).copied();
             if before.is_some_and(|(at, wait)| now < at + wait) {
@@ -154,9 +150,9 @@ impl Said {
             }
             let wait = before.map_or(FIRST, |(_, wait)| (wait * 2).min(LAST));
             self.0.insert(cause, (now, wait));
-            said.push(left_out);
+            lines.push(left_out);
         }
-        said
+        lines
     }
 }
 
@@ -175,24 +171,24 @@ mod tests {
     }
 
     #[test]
-    fn a_cause_is_said_with_its_largest_owner() {
+    fn a_cause_is_reported_with_its_largest_owner() {
         let mut owners = Owners::default();
         let tally = tally(&mut owners, &[(4001, 4096), (4001, 4096), (4002, 1 << 20)]);
-        let said = Said::default().of(tally, &owners, Duration::ZERO);
+        let lines = Reports::default().of(tally, &owners, Duration::ZERO);
         assert_eq!(
-            said[0].to_string(),
-            "left out 3, 1.0 MiB of what is mapped, 2 of user 4001 in control group /: its share of the files that masu can hold is used up"
+            lines[0].to_string(),
+            "left out 3, 1.0 MiB mapped, 2 of user 4001 in control group /: its share of the files that masu can hold is used up"
         );
     }
 
     #[test]
-    fn a_cause_is_said_at_first_then_after_a_minute_and_then_ever_more_rarely() {
-        let (mut owners, mut said) = (Owners::default(), Said::default());
+    fn a_cause_is_reported_at_first_then_after_a_minute_and_then_ever_more_rarely() {
+        let (mut owners, mut lines) = (Owners::default(), Reports::default());
         let minutes: Vec<u32> = (0..600)
             .filter(|minute| {
                 // The cause comes and goes.
                 let files: &[(u32, u64)] = if minute % 2 == 0 { &[(1, 1)] } else { &[] };
-                !said.of(tally(&mut owners, files), &owners, MINUTE * *minute).is_empty()
+                !lines.of(tally(&mut owners, files), &owners, MINUTE * *minute).is_empty()
             })
             .collect();
         assert_eq!(minutes[..4], [0, 2, 4, 8]);
@@ -201,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_pass_is_told_from_what_does_not() {
+    fn a_passing_cause_is_retried_and_a_lasting_one_is_not() {
         let of = |errno: Errno| Cause::Kernel(errno.raw_os_error());
         assert!(of(Errno::MFILE).is_of_all() && of(Errno::NFILE).is_of_all());
         assert!(!of(Errno::NOMEM).is_of_all(), "a large file may meet a limit that others do not");
@@ -209,6 +205,6 @@ mod tests {
         assert!(of(Errno::FAULT).may_pass(), "a file that was cut short grows again");
         assert!(Cause::Unknown.may_pass(), "the process may have been in a chroot, and the next one is not");
         assert!(!of(Errno::PERM).may_pass() && !Cause::Served.may_pass());
-        assert_eq!(of(Errno::MFILE).to_string(), "the kernel refused: too many open files (EMFILE); it is tried again");
+        assert_eq!(of(Errno::MFILE).to_string(), "the kernel refused: too many open files (EMFILE); retried");
     }
 }

@@ -25,9 +25,9 @@ pub struct Bounds {
 
 /// Text that is no valid level.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BadDial(String);
+pub struct BadLevel(String);
 
-impl fmt::Display for BadDial {
+impl fmt::Display for BadLevel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -37,7 +37,7 @@ impl fmt::Display for BadDial {
     }
 }
 
-impl std::error::Error for BadDial {}
+impl std::error::Error for BadLevel {}
 
 impl Level {
     /// Aged as by the kernel, or dropped at once.
@@ -79,8 +79,8 @@ impl fmt::Display for Level {
 
 impl Bounds {
     /// Bounds that fix the level.
-    pub fn fixed(dial: Level) -> Bounds {
-        Bounds { low: dial, high: dial }
+    pub fn fixed(level: Level) -> Bounds {
+        Bounds { low: level, high: level }
     }
 
     /// True if the level can move.
@@ -96,17 +96,17 @@ impl fmt::Display for Bounds {
 }
 
 impl FromStr for Bounds {
-    type Err = BadDial;
+    type Err = BadLevel;
 
-    fn from_str(text: &str) -> Result<Bounds, BadDial> {
-        let bad = || BadDial(text.to_owned());
-        let dial = |text: &str| {
+    fn from_str(text: &str) -> Result<Bounds, BadLevel> {
+        let bad = || BadLevel(text.to_owned());
+        let level = |text: &str| {
             let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
             digits.then(|| text.parse::<u8>().ok()).flatten().filter(|value| *value <= 100).map(Level).ok_or_else(bad)
         };
         let (low, high) = match text.split_once('-') {
-            Some((low, high)) => (dial(low)?, dial(high)?),
-            None => (dial(text)?, dial(text)?),
+            Some((low, high)) => (level(low)?, level(high)?),
+            None => (level(text)?, level(text)?),
         };
         if low <= high { Ok(Bounds { low, high }) } else { Err(bad()) }
     }
@@ -142,7 +142,7 @@ pub type Levels = ByClass<Option<Level>>;
 impl Preferences {
     /// Initial levels.
     pub fn at_first(&self) -> Levels {
-        ByClass(self.0.map(|wish| wish.map(|bounds| bounds.low)))
+        ByClass(self.0.map(|preference| preference.map(|bounds| bounds.low)))
     }
 }
 
@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_dial_is_one_number_or_two_in_order() {
+    fn a_level_is_one_number_or_two_in_order() {
         assert_eq!("80".parse(), Ok(Bounds::fixed(Level(80))));
         assert_eq!("0-100".parse(), Ok(Bounds { low: Level(0), high: Level(100) }));
         for bad in ["", "101", "-1", "80-60", "a", "1-", "+5", "50%", "1-2-3", "1000"] {
@@ -172,13 +172,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_printed_is_read_again(low in 0u8..=100, more in 0u8..=100) {
+        fn printed_bounds_parse_back(low in 0u8..=100, more in 0u8..=100) {
             let bounds = Bounds { low: Level(low), high: Level::clamped(low.saturating_add(more)) };
             prop_assert_eq!(bounds.to_string().parse(), Ok(bounds));
         }
 
         #[test]
-        fn a_dial_is_never_moved_out_of_its_bounds(low in 0u8..=100, high in 0u8..=100, by: u8, up: bool) {
+        fn a_level_is_never_moved_out_of_its_bounds(low in 0u8..=100, high in 0u8..=100, by: u8, up: bool) {
             prop_assume!(low <= high);
             let bounds = Bounds { low: Level(low), high: Level(high) };
             let moved = if up { bounds.low.raised(by, bounds) } else { bounds.high.lowered(by, bounds) };

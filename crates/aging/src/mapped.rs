@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_programs_file_is_code_where_it_is_run_and_read_only_data_elsewhere() {
+    fn executable_mappings_are_code_and_others_read_only_data() {
         let kernel = process(process(FakeKernel::new(), 7, 33, MAPS), 8, 33, MAPS);
         let found = of(&kernel, &[Pid(7), Pid(8), Pid(9)].into());
         assert_eq!(found.files.len(), 2, "one that is gone maps nothing");
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_whose_processes_map_much_takes_no_time_from_another() {
+    fn a_user_with_many_mappings_takes_no_time_from_another() {
         let mut kernel = FakeKernel::new();
         for pid in 10..40 {
             kernel = process(kernel, pid, 4001, MAPS);
@@ -205,27 +205,27 @@ mod tests {
         let server = &found.files[&FileKey { device: (254, 0), inode: 12 }];
         assert_eq!(server.owners.len(), 2, "the last one is read although its number is the highest");
         assert!(server.through.len() < 5, "{:?}", server.through);
-        let said = crate::left_out::Said::default().of(
+        let lines = crate::left_out::Reports::default().of(
             std::mem::take(&mut found.left_out),
             &found.owners,
             std::time::Duration::ZERO,
         );
-        assert_eq!((said.len(), said[0].owner.user), (1, 4001));
+        assert_eq!((lines.len(), lines[0].owner.user), (1, 4001));
     }
     #[test]
-    fn a_process_whose_mappings_do_not_come_is_left_out_and_the_others_are_read() {
+    fn a_process_without_an_answer_is_left_out_and_the_others_are_read() {
         let kernel = process(FakeKernel::new(), 8, 33, MAPS);
         let kernel = process(kernel, 7, 34, MAPS).refusing("proc/7/maps", Errno::TIMEDOUT);
         let mut found =
             of(&process(kernel, 9, 35, MAPS).refusing("proc/9/maps", Errno::ACCESS), &[Pid(7), Pid(8), Pid(9)].into());
         let server = &found.files[&FileKey { device: (254, 0), inode: 12 }];
         assert_eq!(server.through.iter().map(|(pid, _)| *pid).collect::<Vec<_>>(), [Pid(8)]);
-        let said = crate::left_out::Said::default().of(
+        let lines = crate::left_out::Reports::default().of(
             std::mem::take(&mut found.left_out),
             &found.owners,
             std::time::Duration::ZERO,
         );
-        let causes: Vec<_> = said.iter().map(|said| (said.owner.user, said.why.clone())).collect();
+        let causes: Vec<_> = lines.iter().map(|lines| (lines.owner.user, lines.why.clone())).collect();
         assert_eq!(causes, [(34, Cause::Unanswered.to_string())], "a refusal is no news");
     }
 }

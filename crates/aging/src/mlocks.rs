@@ -15,7 +15,7 @@ use linux::pagemap::Pagemap;
 use linux::path_descriptor::PathDescriptor;
 use linux::pinned_file::PinnedFile;
 use linux::{Error, KernelFiles, Pid, map_files, map_limit, open_files};
-use units::{Bytes, Fraction, Pages};
+use units::{Bytes, Fraction, Pages, cast};
 
 use crate::class::Class;
 use crate::left_out::{Cause, Tally};
@@ -33,7 +33,7 @@ pub const CLASSES: [Class; 3] = [Class::Code, Class::ReadOnly, Class::Shared];
 /// Mlocked pages of masu.
 #[derive(Debug)]
 pub struct Mlocks {
-    files: BTreeMap<FileKey, Pinned>,
+    files: BTreeMap<FileKey, MlockedFile>,
     /// Files that could not be mlocked.
     refused: Refusals,
     /// Number of files that may be held, at most `most`.
@@ -47,13 +47,13 @@ pub struct Mlocks {
     groups: Option<GroupTable>,
     /// Page tables of masu.
     pagemap: Pagemap,
-    /// File measured last, of the files measured in turns.
-    turn: Option<FileKey>,
+    /// File measured last, of the unchanged files.
+    last_measured: Option<FileKey>,
 }
 
 /// One file, mapped by masu.
 #[derive(Debug)]
-pub struct Pinned {
+pub struct MlockedFile {
     mapping: PinnedFile,
     owners: Vec<Owner>,
     is_swap_backed: bool,
@@ -83,16 +83,16 @@ pub struct MlockBounds<'a> {
     /// Additional bytes in one step.
     pub more: Bytes,
     /// Limit of each domain; the first is the host.
-    pub rooms: &'a [MlockHeadroom],
+    pub domains: &'a [MlockHeadroom],
 }
 
 /// Changes of a refresh.
 #[derive(Debug, Default)]
 pub struct Refreshed {
     /// Newly mlocked bytes.
-    pub pinned: Bytes,
+    pub mlocked: Bytes,
     /// Unlocked bytes: their class has no claim now, or their owner no share.
-    pub let_go: Bytes,
+    pub unlocked: Bytes,
     /// Wanted bytes in memory, not mlocked for lack of budget or headroom.
     pub without: Bytes,
     /// Part of `without` charged to a domain without headroom, by the domain's number.
@@ -109,13 +109,13 @@ pub struct Admitted {
     /// Files to [open](open_all), and then to [take](Mlocks::take).
     pub missing: Vec<FileKey>,
     /// Unlocked bytes: no process maps the file any more, or its owners have their share.
-    pub let_go: Bytes,
+    pub unlocked: Bytes,
     /// Files that are not held, by cause.
     pub left_out: Tally,
 }
 
 impl Mlocks {
-    /// No pins yet.
+    /// Holds no file yet.
     ///
     /// # Errors
     /// `Denied` without CAP_SYS_ADMIN, which the frames' flags ask for.
@@ -133,13 +133,13 @@ impl Mlocks {
             frames: FrameTable::open()?,
             groups: GroupTable::open().ok(),
             pagemap: Pagemap::open(Pid::own())?,
-            turn: None,
+            last_measured: None,
         })
     }
 
     /// Mlocked bytes of a class, as measured at the frames.
     pub fn bytes_of(&self, class: Class) -> Bytes {
-        let held = |file: &Pinned| Pages(file.pages.get(class)).bytes().scaled(file.held);
+        let held = |file: &MlockedFile| Pages(file.pages.get(class)).bytes().scaled(file.held);
         self.files.values().map(held).sum()
     }
 
@@ -176,18 +176,18 @@ impl Mlocks {
 
     /// Chooses the files to hold, each owner within its share. Releases all others, and also files replaced by another
     /// file of the same name. The result includes the mappings left out while they were read.
-    pub fn admit(&mut self, mapped: &mut Mapped, dials: &Levels, now: Duration) -> Admitted {
+    pub fn admit(&mut self, mapped: &mut Mapped, levels: &Levels, now: Duration) -> Admitted {
         let mut admitted = Admitted { left_out: std::mem::take(&mut mapped.left_out), ..Admitted::default() };
         self.refused.count(mapped, now, &mut admitted.left_out);
-        let is_pinned = |key| self.files.get(key).is_some_and(|file| file.total() > 0);
-        let wanted = mapped.files.iter().filter(|(key, of)| has_a_claim(of, dials) && !self.refused.has(**key, now));
-        let wanted = wanted.map(|(key, _)| Wanted { key: *key, is_pinned: is_pinned(key) }).collect();
+        let is_mlocked = |key| self.files.get(key).is_some_and(|file| file.total() > 0);
+        let wanted = mapped.files.iter().filter(|(key, of)| has_a_claim(of, levels) && !self.refused.has(**key, now));
+        let wanted = wanted.map(|(key, _)| Wanted { key: *key, is_mlocked: is_mlocked(key) }).collect();
         let chosen = files::choose(mapped, wanted, self.limit, &mut admitted.left_out);
         let held: BTreeSet<FileKey> = chosen.iter().copied().collect();
         self.files.retain(|key, file| {
             let stays = held.contains(key);
             if !stays {
-                admitted.let_go += Pages(file.total()).bytes();
+                admitted.unlocked += Pages(file.total()).bytes();
             }
             stays
         });
@@ -214,9 +214,9 @@ impl Mlocks {
                     self.files.insert(key, file);
                 }
                 // Not caused by the file: it is opened again in the next pass, with a lower limit of files.
-                Err(NotPinned::Because(cause)) if cause.is_of_all() => was_refused = true,
-                Err(NotPinned::Because(cause)) => self.refused.add_and_count(key, cause, mapped, now, &mut left_out),
-                Err(NotPinned::NeverTaken) => self.refused.add(key, None, now),
+                Err(NotMlocked::Cause(cause)) if cause.is_of_all() => was_refused = true,
+                Err(NotMlocked::Cause(cause)) => self.refused.add_and_count(key, cause, mapped, now, &mut left_out),
+                Err(NotMlocked::NeverEvicted) => self.refused.add(key, None, now),
             }
         }
         self.limit = files::adapted(self.limit, self.files.len() as u64, was_refused, self.most);
@@ -225,7 +225,7 @@ impl Mlocks {
 
     /// Open files to scan.
     pub fn sources(&self) -> Vec<Source> {
-        let source = |(key, file): (&FileKey, &Pinned)| Source {
+        let source = |(key, file): (&FileKey, &MlockedFile)| Source {
             key: *key,
             file: file.mapping.file(),
             is_swap_backed: file.is_swap_backed,
@@ -240,32 +240,32 @@ impl Mlocks {
     /// `Denied` without the privilege to lock memory; `Unsupported` by a kernel before Linux 5.14.
     pub fn refresh(
         &mut self,
-        look: &Scan,
-        dials: &Levels,
+        scan: &Scan,
+        levels: &Levels,
         protected: &ByClass<bool>,
         bounds: MlockBounds<'_>,
         now: Duration,
     ) -> Result<Refreshed, Error> {
-        let mut done = Refreshed { without_in: vec![Bytes(0); bounds.rooms.len()], ..Refreshed::default() };
-        let wanted: Vec<_> = look.found.iter().filter(|of| protected.get(of.class)).collect();
+        let mut done = Refreshed { without_in: vec![Bytes(0); bounds.domains.len()], ..Refreshed::default() };
+        let wanted: Vec<_> = scan.found.iter().filter(|of| protected.get(of.class)).collect();
         let candidates: Vec<Candidate> = wanted
             .iter()
             .filter_map(|of| {
                 let file = self.files.get(&of.key);
                 let there = file.and_then(|file| file.ranges.get(&of.class));
-                let pinned = there.map_or(0, |there| there.and(&of.resident).pages());
+                let mlocked = there.map_or(0, |there| there.and(&of.resident).pages());
                 Some(Candidate {
                     class: of.class,
-                    dial: dials.get(of.class)?,
+                    level: levels.get(of.class)?,
                     owners: file.map_or_else(Vec::new, |file| file.owners.clone()),
                     resident: Pages(of.resident.pages()),
-                    pinned: Pages(pinned),
-                    charged: self.charged_in(of.key, bounds.rooms),
+                    mlocked: Pages(mlocked),
+                    charged: self.charged_in(of.key, bounds.domains),
                 })
             })
             .collect();
-        let rooms: Vec<Pages> = bounds.rooms.iter().map(|room| room.more).collect();
-        let bounds = policy::Bounds { all: bounds.all.pages(), more: bounds.more.pages(), rooms: &rooms };
+        let domains: Vec<Pages> = bounds.domains.iter().map(|domain| domain.more).collect();
+        let bounds = policy::Bounds { all: bounds.all.pages(), more: bounds.more.pages(), domains: &domains };
         let chosen = policy::choose(&self.owners, &candidates, bounds);
         for (of, chosen) in candidates.iter().zip(&chosen) {
             let without = Pages(of.resident.0 - chosen.0).bytes();
@@ -273,13 +273,13 @@ impl Mlocks {
             if let Some(owner) = of.owners.first().filter(|_| without > Bytes(0)) {
                 done.left_out.add(Cause::Memory, *owner, without);
             }
-            let full = of.charged.iter().flat_map(|shares| shares.iter().zip(&rooms).enumerate());
+            let full = of.charged.iter().flat_map(|shares| shares.iter().zip(&domains).enumerate());
             for (nth, (share, _)) in full.filter(|(_, (_, more))| **more == Pages(0)) {
                 done.without_in[nth] += without.scaled(share.get());
             }
         }
         // Unlocks before it mlocks.
-        let mut to_pin = Vec::new();
+        let mut to_mlock = Vec::new();
         let mut kept: BTreeSet<(FileKey, Class)> = BTreeSet::new();
         for (wanted, pages) in wanted.iter().zip(chosen) {
             kept.insert((wanted.key, wanted.class));
@@ -288,30 +288,30 @@ impl Mlocks {
             // Of the chosen pages, mlocked ones stay first.
             let stays = now.and(&wanted.resident).first(pages.0);
             let more = wanted.resident.without(&now).first(pages.0 - stays.pages());
-            done.let_go += file.unpin(wanted.class, &now.without(&stays))?;
+            done.unlocked += file.unlock(wanted.class, &now.without(&stays))?;
             if !more.is_empty() {
-                to_pin.push((wanted.key, wanted.class, more));
+                to_mlock.push((wanted.key, wanted.class, more));
             }
         }
         for (key, file) in &mut self.files {
             for class in CLASSES.into_iter().filter(|class| !kept.contains(&(*key, *class))) {
                 let now = file.ranges.get(&class).cloned().unwrap_or_default();
-                done.let_go += file.unpin(class, &now)?;
+                done.unlocked += file.unlock(class, &now)?;
             }
         }
         let mut changed = BTreeSet::new();
-        for (key, class, more) in to_pin {
+        for (key, class, more) in to_mlock {
             let Some(file) = self.files.get_mut(&key) else { continue };
-            match file.pin(class, &more) {
+            match file.mlock(class, &more) {
                 Ok(()) => {
-                    done.pinned += Pages(more.pages()).bytes();
+                    done.mlocked += Pages(more.pages()).bytes();
                     self.refused.forget(key);
                     changed.insert(key);
                 }
                 // The file was truncated, or the kernel has no memory for it: it is skipped for a while.
                 Err(error) if is_of_file(&error) => {
                     self.files.remove(&key);
-                    self.refused.add_and_count(key, Cause::of(&error), &look.mapped, now, &mut done.refused);
+                    self.refused.add_and_count(key, Cause::of(&error), &scan.mapped, now, &mut done.refused);
                 }
                 Err(error) => return Err(error),
             }
@@ -327,30 +327,30 @@ impl Mlocks {
     }
 
     /// Fraction of a file charged to each domain, if it was measured.
-    fn charged_in(&self, key: FileKey, rooms: &[MlockHeadroom]) -> Option<Vec<Fraction>> {
-        let of_all = || rooms.iter().map(|room| Fraction::clamped(if room.groups.is_none() { 1.0 } else { 0.0 }));
+    fn charged_in(&self, key: FileKey, domains: &[MlockHeadroom]) -> Option<Vec<Fraction>> {
+        let of_all = || domains.iter().map(|domain| Fraction::clamped(if domain.groups.is_none() { 1.0 } else { 0.0 }));
         if self.groups.is_none() {
             return Some(of_all().collect()); // Nothing tells the charged group.
         }
         let shares = self.shares.get(&key)?;
-        let of = |room: &MlockHeadroom| {
-            let Some(groups) = &room.groups else { return Fraction::clamped(1.0) };
+        let of = |domain: &MlockHeadroom| {
+            let Some(groups) = &domain.groups else { return Fraction::clamped(1.0) };
             let ours = shares.iter().filter(|(group, _)| groups.contains(group));
             Fraction::clamped(ours.map(|(_, share)| share).sum())
         };
-        Some(rooms.iter().map(of).collect())
+        Some(domains.iter().map(of).collect())
     }
 
-    /// Asks the frames of changed files, and of some others in turns: when a group is removed, its pages become charged
+    /// Asks the frames of changed files, and of some others in rotation: when a group is removed, its pages become charged
     /// to its parent.
     fn measure(&mut self, changed: BTreeSet<FileKey>) -> Result<(), Error> {
-        /// Number of files measured in turns per call.
-        const TURNS: usize = 16;
-        let after = self.turn.map_or(std::ops::Bound::Unbounded, std::ops::Bound::Excluded);
-        let turns: Vec<FileKey> =
-            self.files.range((after, std::ops::Bound::Unbounded)).take(TURNS).map(|(key, _)| *key).collect();
-        self.turn = turns.last().filter(|_| turns.len() == TURNS).copied();
-        for key in changed.into_iter().chain(turns).collect::<BTreeSet<_>>() {
+        /// Number of unchanged files measured per call.
+        const OTHERS: usize = 16;
+        let after = self.last_measured.map_or(std::ops::Bound::Unbounded, std::ops::Bound::Excluded);
+        let others: Vec<FileKey> =
+            self.files.range((after, std::ops::Bound::Unbounded)).take(OTHERS).map(|(key, _)| *key).collect();
+        self.last_measured = others.last().filter(|_| others.len() == OTHERS).copied();
+        for key in changed.into_iter().chain(others).collect::<BTreeSet<_>>() {
             let Some(file) = self.files.get_mut(&key).filter(|file| file.total() > 0) else { continue };
             let seen = file.measure(&self.pagemap, &self.frames, self.groups.as_ref())?;
             if seen > 0 {
@@ -368,8 +368,8 @@ impl Mlocks {
     ///
     /// # Errors
     /// Error of the kernel.
-    pub fn let_go(&mut self, least: Bytes, groups: Option<&BTreeSet<u64>>) -> Result<Bytes, Error> {
-        let charged = |class, (key, file): (&FileKey, &Pinned)| {
+    pub fn unlock(&mut self, least: Bytes, groups: Option<&BTreeSet<u64>>) -> Result<Bytes, Error> {
+        let charged = |class, (key, file): (&FileKey, &MlockedFile)| {
             let share = groups.map_or(1.0, |groups| file.share_of(groups));
             (class, *key, Pages(file.pages.get(class)).bytes().scaled(share).pages(), file.owners.clone())
         };
@@ -388,9 +388,9 @@ impl Mlocks {
             let Some(file) = self.files.get_mut(&key) else { continue };
             let now = file.ranges.get(&class).cloned().unwrap_or_default();
             // Its pages are charged to the groups in this proportion.
-            let stays = u64::try_from(u128::from(now.pages()) * u128::from(stays) / u128::from(pages.0)).unwrap_or(0);
+            let stays = cast::fits(u128::from(now.pages()) * u128::from(stays) / u128::from(pages.0));
             let share = groups.map_or(1.0, |groups| file.share_of(groups));
-            gone += file.unpin(class, &now.without(&now.first(stays)))?.scaled(share);
+            gone += file.unlock(class, &now.without(&now.first(stays)))?.scaled(share);
         }
         self.files.retain(|_, file| file.total() > 0);
         Ok(gone)
@@ -404,15 +404,15 @@ impl Mlocks {
 
 /// Reason that a file is not mlocked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NotPinned {
+pub enum NotMlocked {
     /// The kernel never evicts its pages: a device, a huge page of the pool, or kernel memory mapped by a program.
-    NeverTaken,
+    NeverEvicted,
     /// Cause from the kernel or the limits.
-    Because(Cause),
+    Cause(Cause),
 }
 
 /// An opened file, or the reason that it was not opened.
-pub type Opened = (FileKey, Result<Pinned, NotPinned>);
+pub type Opened = (FileKey, Result<MlockedFile, NotMlocked>);
 
 /// Opens each file through one of the processes that map it, and maps it. Files without a mapping are left out until
 /// the next one. Files that are not local are neither opened nor queried: their server may never answer. Stops at the
@@ -429,15 +429,15 @@ pub fn open_all(files: &impl KernelFiles, missing: &[FileKey], mapped: &Mapped) 
             match open_some(files, &tries, mapped, &mut opened) {
                 Ok(unknown) => tries = unknown,
                 Err(error) => {
-                    opened.extend(tries.drain(..).map(|(key, _)| (key, Err(NotPinned::Because(Cause::of(&error))))));
+                    opened.extend(tries.drain(..).map(|(key, _)| (key, Err(NotMlocked::Cause(Cause::of(&error))))));
                 }
             }
             if tries.is_empty() {
                 break;
             }
         }
-        opened.extend(tries.into_iter().map(|(key, _)| (key, Err(NotPinned::Because(Cause::Unknown)))));
-        if opened.iter().any(|(_, answer)| matches!(answer, Err(NotPinned::Because(cause)) if cause.is_of_all())) {
+        opened.extend(tries.into_iter().map(|(key, _)| (key, Err(NotMlocked::Cause(Cause::Unknown)))));
+        if opened.iter().any(|(_, answer)| matches!(answer, Err(NotMlocked::Cause(cause)) if cause.is_of_all())) {
             break;
         }
     }
@@ -459,7 +459,7 @@ fn open_some(
             Some(Ok(Some((nth, place)))) => held.push((*key, nth, place)),
             Some(Err(why)) => opened.push((*key, Err(why))),
             // No process is left; the mounts seen through the first ones were in no table.
-            Some(Ok(None)) if *first > 0 => opened.push((*key, Err(NotPinned::Because(Cause::Unknown)))),
+            Some(Ok(None)) if *first > 0 => opened.push((*key, Err(NotMlocked::Cause(Cause::Unknown)))),
             Some(Ok(None)) | None => {}
         }
     }
@@ -468,15 +468,15 @@ fn open_some(
     for (key, nth, place) in held {
         let Some(of) = mapped.files.get(&key) else { continue };
         let answer = match map_files::open(files, place, &mut mounts) {
-            Ok(map_files::MappedFile::Open { file, is_swap_backed }) => Pinned::map(&file, is_swap_backed, of),
+            Ok(map_files::MappedFile::Open { file, is_swap_backed }) => MlockedFile::map(&file, is_swap_backed, of),
             Ok(map_files::MappedFile::NotLocal(kind)) if kind == mounts::UNKNOWN => {
                 unknown.push((key, nth + 1));
                 continue;
             }
-            Ok(map_files::MappedFile::NotLocal(_)) => Err(NotPinned::Because(Cause::Served)),
+            Ok(map_files::MappedFile::NotLocal(_)) => Err(NotMlocked::Cause(Cause::Served)),
             Err(Error::Gone(_)) => continue,
-            Err(Error::Unsupported(_)) => Err(NotPinned::NeverTaken),
-            Err(error) => Err(NotPinned::Because(Cause::of(&error))),
+            Err(Error::Unsupported(_)) => Err(NotMlocked::NeverEvicted),
+            Err(error) => Err(NotMlocked::Cause(Cause::of(&error))),
         };
         opened.push((key, answer));
     }
@@ -490,32 +490,32 @@ fn hold(
     mapped: &MappedFile,
     first: usize,
     mounts: &mut Mounts,
-) -> Result<Option<(usize, PathDescriptor)>, NotPinned> {
+) -> Result<Option<(usize, PathDescriptor)>, NotMlocked> {
     if !mapped.path.bytes().starts_with(b"/") {
-        return Err(NotPinned::NeverTaken); // anon_inode:[io_uring]
+        return Err(NotMlocked::NeverEvicted); // anon_inode:[io_uring]
     }
     let mut answer = Ok(None);
     for (nth, (pid, range)) in mapped.through.iter().enumerate().skip(first) {
         match mounts.of_device(files, *pid, key.device) {
-            Some(found) if !found.is_local => return Err(NotPinned::Because(Cause::Served)),
+            Some(found) if !found.is_local => return Err(NotMlocked::Cause(Cause::Served)),
             _ => {}
         }
         match PathDescriptor::of_mapping(*pid, *range) {
             Ok(place) => return Ok(Some((nth, place))),
             Err(Error::Gone(_)) => {}
-            Err(error) => answer = Err(NotPinned::Because(Cause::of(&error))),
+            Err(error) => answer = Err(NotMlocked::Cause(Cause::of(&error))),
         }
     }
     answer
 }
 
-impl Pinned {
+impl MlockedFile {
     /// Maps a file to its end: the kernel does not mlock a large folio that is mapped in part.
-    fn map(file: &File, is_swap_backed: bool, mapped: &MappedFile) -> Result<Pinned, NotPinned> {
+    fn map(file: &File, is_swap_backed: bool, mapped: &MappedFile) -> Result<MlockedFile, NotMlocked> {
         let length = Pages(file.metadata().map_or(0, |file| file.len().div_ceil(4096)));
         let mapping = PinnedFile::map(file, files::window(mapped, length));
-        Ok(Pinned {
-            mapping: mapping.map_err(|error| NotPinned::Because(Cause::of(&error)))?,
+        Ok(MlockedFile {
+            mapping: mapping.map_err(|error| NotMlocked::Cause(Cause::of(&error)))?,
             owners: mapped.owners(),
             is_swap_backed,
             pages: ByClass::default(),
@@ -529,7 +529,7 @@ impl Pinned {
         CLASSES.into_iter().map(|class| self.pages.get(class)).sum()
     }
 
-    fn pin(&mut self, class: Class, ranges: &Ranges) -> Result<(), Error> {
+    fn mlock(&mut self, class: Class, ranges: &Ranges) -> Result<(), Error> {
         for range in ranges.iter() {
             self.mapping.pin(range.clone())?;
             self.ranges.entry(class).or_default().insert(range);
@@ -538,7 +538,7 @@ impl Pinned {
         Ok(())
     }
 
-    fn unpin(&mut self, class: Class, ranges: &Ranges) -> Result<Bytes, Error> {
+    fn unlock(&mut self, class: Class, ranges: &Ranges) -> Result<Bytes, Error> {
         for range in ranges.iter() {
             self.mapping.unpin(range.clone())?;
             self.ranges.entry(class).or_default().remove(&range);

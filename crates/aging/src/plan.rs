@@ -10,7 +10,7 @@ use units::{Bytes, Pages};
 use crate::class::Class;
 use crate::daemon::Settings;
 use crate::headroom;
-use crate::left_out::{LeftOut, Said};
+use crate::left_out::{LeftOut, Reports};
 use crate::levels::{ByClass, Level};
 use crate::mlocks::{self, Mlocks};
 use crate::report::OfClass;
@@ -22,13 +22,15 @@ use crate::{mapped, policy, swap};
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Plan {
     /// Bytes to mlock, by class.
-    pub pins: Vec<OfClass>,
+    #[serde(flatten, with = "units::renamed::mlocks")]
+    pub mlocks: Vec<OfClass>,
     /// Wanted bytes without headroom or budget.
     pub without_bytes: Bytes,
     /// Upper limit of mlocked bytes.
     pub budget_bytes: Bytes,
     /// Smallest headroom of all domains.
-    pub left_bytes: Bytes,
+    #[serde(flatten, with = "units::renamed::headroom_bytes")]
+    pub headroom_bytes: Bytes,
     /// Settings to write, as `path <- value`.
     pub writes: Vec<String>,
     /// Classes that have a protection level but no setting to write, with the reason.
@@ -55,7 +57,7 @@ pub struct Nothing {
 /// # Errors
 /// As [`crate::daemon::Daemon::begin`].
 pub fn of(files: &impl KernelFiles, settings: &Settings, cache: Option<Level>) -> Result<Plan, Error> {
-    let dials = settings.wishes.at_first();
+    let levels = settings.preferences.at_first();
     let group = match &settings.scope {
         Scope::Group(name) => Some(group::find(files, name)?),
         Scope::Host | Scope::Processes(_) => None,
@@ -68,54 +70,54 @@ pub fn of(files: &impl KernelFiles, settings: &Settings, cache: Option<Level>) -
     pids.remove(&Pid::own());
     let budget = settings.budget;
     let charged = group.as_ref().map(|group| group.inodes.clone()).unwrap_or_default();
-    let rooms = headroom::rooms(files, &headroom::limits(files)?, &charged)?;
-    let left = headroom::tightest(&rooms);
+    let domains = headroom::domains(files, &headroom::limits(files)?, &charged)?;
+    let headroom = headroom::minimum(&domains);
     let (mut wanted, mut left_out) = (ByClass::<u64>::default(), Vec::new());
-    if mlocks::CLASSES.into_iter().any(|class| dials.get(class).is_some()) {
+    if mlocks::CLASSES.into_iter().any(|class| levels.get(class).is_some()) {
         let mut mapped = mapped::of(files, &pids);
-        let mut pins = Mlocks::new(files)?;
-        let mut admitted = pins.admit(&mut mapped, &dials, Duration::ZERO);
+        let mut mlocks = Mlocks::new(files)?;
+        let mut admitted = mlocks.admit(&mut mapped, &levels, Duration::ZERO);
         let opened = mlocks::open_all(files, &admitted.missing, &mapped);
-        admitted.left_out.add_all(pins.take(opened, &mapped, Duration::ZERO));
-        left_out = Said::default().of(admitted.left_out, &mapped.owners, Duration::ZERO);
-        for of in Scan::at(mapped, &pins.sources(), &dials).found {
+        admitted.left_out.add_all(mlocks.take(opened, &mapped, Duration::ZERO));
+        left_out = Reports::default().of(admitted.left_out, &mapped.owners, Duration::ZERO);
+        for of in Scan::at(mapped, &mlocks.sources(), &levels).found {
             wanted.set(of.class, wanted.get(of.class) + of.resident.pages());
         }
     }
-    let most = rooms.iter().map(|named| policy::may_pin(named.room)).min().unwrap_or(Bytes(0)).min(budget);
+    let most = domains.iter().map(|named| policy::may_mlock(named.headroom)).min().unwrap_or(Bytes(0)).min(budget);
     let all: Bytes = wanted.iter().map(|(_, pages)| Pages(pages).bytes()).sum();
-    let writes = match swap::would_write(files, &settings.scope, group.as_ref(), &dials, settings.data_with_the_rest) {
+    let writes = match swap::would_write(files, &settings.scope, group.as_ref(), &levels, settings.data_with_the_rest) {
         Err(Error::Unsupported(_)) if settings.data_with_the_rest => None,
         answer => answer?,
     };
     Ok(Plan {
-        pins: mlocks::CLASSES
+        mlocks: mlocks::CLASSES
             .into_iter()
-            .filter(|class| dials.get(*class).is_some())
-            .map(|class| OfClass { class, pinned_bytes: Pages(wanted.get(class)).bytes() })
+            .filter(|class| levels.get(*class).is_some())
+            .map(|class| OfClass { class, mlocked_bytes: Pages(wanted.get(class)).bytes() })
             .collect(),
         without_bytes: all.saturating_sub(most),
         budget_bytes: budget,
-        left_bytes: left,
+        headroom_bytes: headroom,
         writes: writes.into_iter().collect(),
-        nothing: (dials.get(Class::Data).is_some() && !swap::has_swap(files))
+        nothing: (levels.get(Class::Data).is_some() && !swap::has_swap(files))
             .then(|| Nothing { class: Class::Data, why: swap::NO_SWAP.to_owned() })
             .into_iter()
             .collect(),
         left_out,
-        streams: cache.map(|dial| of_streams(dial, &settings.scope)),
+        streams: cache.map(|level| of_streams(level, &settings.scope)),
     })
 }
 
-fn of_streams(dial: Level, scope: &Scope) -> String {
+fn of_streams(level: Level, scope: &Scope) -> String {
     let whose = match scope {
-        Scope::Host => "whoever brings in more than 64 MiB, nearly all of it in order",
+        Scope::Host => "any process that inserts more than 64 MiB, nearly all in order,",
         Scope::Group(_) => "the processes of the control group",
-        Scope::Processes(_) => "these processes and those that they start",
+        Scope::Processes(_) => "these processes and their descendants",
     };
-    match dial.get() {
-        0 => format!("what {whose} bring into the page cache goes again when they have passed it"),
-        part => format!("of what {whose} bring into the page cache, as much stays as {part} % of the memory"),
+    match level.get() {
+        0 => format!("drops the page-cache insertions of {whose} once they are passed"),
+        part => format!("of the page-cache insertions of {whose}, {part} % of the memory may stay"),
     }
 }
 
@@ -123,16 +125,16 @@ impl Plan {
     /// Lines for people.
     pub fn lines(&self) -> Vec<String> {
         let mut lines: Vec<String> = self
-            .pins
+            .mlocks
             .iter()
-            .map(|OfClass { class, pinned_bytes }| {
-                format!("{}: would pin {pinned_bytes}, what is mapped of it and in memory", class.name())
+            .map(|OfClass { class, mlocked_bytes }| {
+                format!("{}: would mlock {mlocked_bytes}, the mapped and resident pages", class.name())
             })
             .collect();
-        if !self.pins.is_empty() {
-            let mut line = format!("at most {} in all; {} left", self.budget_bytes, self.left_bytes);
+        if !self.mlocks.is_empty() {
+            let mut line = format!("at most {} in all; headroom {}", self.budget_bytes, self.headroom_bytes);
             if self.without_bytes > Bytes(0) {
-                line += &format!("; {} would be left out", self.without_bytes);
+                line += &format!("; {} more do not fit", self.without_bytes);
             }
             lines.push(line);
         }

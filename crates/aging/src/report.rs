@@ -11,16 +11,18 @@ use crate::controller::Why;
 use crate::left_out::LeftOut;
 use crate::levels::Level;
 
-/// Event of one line.
+/// Event of one line. Words of JSON that 0.1.0 had stay for one release: [`Line`] has the new ones beside them.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "event")]
 pub enum Event {
     /// Pages were mlocked.
-    Pinned {
+    #[serde(rename = "pinned")]
+    Mlocked {
         /// Newly mlocked.
         bytes: Bytes,
         /// Mlocked in all, as measured at the frames.
-        pinned_bytes: Bytes,
+        #[serde(flatten, with = "units::renamed::mlocked_bytes")]
+        mlocked_bytes: Bytes,
         /// Mlocked by class.
         classes: Vec<OfClass>,
         /// Files with mlocked pages.
@@ -30,22 +32,26 @@ pub enum Event {
         /// Upper limit of mlocked bytes.
         budget_bytes: Bytes,
         /// Smallest headroom of all domains.
-        left_bytes: Bytes,
+        #[serde(flatten, with = "units::renamed::headroom_bytes")]
+        headroom_bytes: Bytes,
     },
     /// Pages were unlocked.
-    LetGo {
+    #[serde(rename = "let_go")]
+    Unlocked {
         /// Amount.
         bytes: Bytes,
         /// Reason.
         #[serde(flatten)]
-        because: Because,
+        reason: UnlockReason,
     },
     /// Duty cycle: a class enters its protected or its exposed phase.
-    Turn {
+    #[serde(rename = "turn")]
+    Phase {
         /// Class.
         class: Class,
         /// Protection level.
-        dial: Level,
+        #[serde(flatten, with = "units::renamed::level")]
+        level: Level,
         /// In the protected phase.
         protected: bool,
     },
@@ -73,7 +79,8 @@ pub enum Event {
         name: Untrusted,
     },
     /// A kernel setting was written.
-    Turned {
+    #[serde(rename = "turned")]
+    Written {
         /// Path.
         path: String,
         /// New value.
@@ -103,7 +110,8 @@ pub enum Event {
     /// A part of the mapped files is not mlocked; the other part is.
     LeftOut(LeftOut),
     /// An action is impossible; the others continue.
-    Without {
+    #[serde(rename = "without")]
+    Skipped {
         /// Object: a file, a class.
         what: String,
         /// Reason.
@@ -117,36 +125,82 @@ pub struct OfClass {
     /// Class.
     pub class: Class,
     /// Mlocked bytes, as measured.
-    pub pinned_bytes: Bytes,
+    #[serde(flatten, with = "units::renamed::mlocked_bytes")]
+    pub mlocked_bytes: Bytes,
 }
 
 /// Reason of an unlock.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "why")]
-pub enum Because {
-    /// A domain is nearly used up.
+pub enum UnlockReason {
+    /// The headroom of a domain is below its low watermark.
     #[serde(rename = "room")]
     Headroom {
         /// Name of the domain.
-        room: String,
+        #[serde(flatten, with = "units::renamed::domain")]
+        domain: String,
         /// Headroom.
-        left_bytes: Bytes,
+        #[serde(flatten, with = "units::renamed::headroom_bytes")]
+        headroom_bytes: Bytes,
         /// Low watermark.
-        margin_bytes: Bytes,
+        #[serde(flatten, with = "units::renamed::low_watermark_bytes")]
+        low_watermark_bytes: Bytes,
     },
-    /// The process that monitors the pins stops, as on Ctrl-Z.
+    /// The process that monitors the headroom stops, as on Ctrl-Z.
     Paused,
     /// All tasks stall on memory.
     Stalled {
         /// Share of time.
         stalled: Fraction,
         /// Name of the domain.
-        room: String,
+        #[serde(flatten, with = "units::renamed::domain")]
+        domain: String,
         /// Headroom.
-        left_bytes: Bytes,
+        #[serde(flatten, with = "units::renamed::headroom_bytes")]
+        headroom_bytes: Bytes,
     },
     /// No process maps the file any more, or its class is in the exposed phase.
     Unwanted,
+}
+
+/// Event as a line for people, and in JSON with the words of the next release beside those of 0.1.0.
+#[derive(Debug, Serialize)]
+pub struct Line<'a> {
+    #[serde(flatten)]
+    event: &'a Event,
+    /// `event` in the next release, where it differs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    event_next: Option<&'static str>,
+    /// `why` in the next release, where it differs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why_next: Option<&'static str>,
+}
+
+impl Line<'_> {
+    /// Line of an event.
+    pub fn of(event: &Event) -> Line<'_> {
+        let (event_next, why_next) = match event {
+            Event::Mlocked { .. } => (Some("mlocked"), None),
+            Event::Unlocked { reason: UnlockReason::Headroom { .. }, .. } => (Some("unlocked"), Some("headroom")),
+            Event::Unlocked { .. } => (Some("unlocked"), None),
+            Event::Phase { .. } => (Some("phase"), None),
+            Event::Written { .. } => (Some("written"), None),
+            Event::Skipped { .. } => (Some("skipped"), None),
+            Event::Dropped { .. }
+            | Event::Missed { .. }
+            | Event::Stream { .. }
+            | Event::Nothing { .. }
+            | Event::Moved { .. }
+            | Event::LeftOut(_) => (None, None),
+        };
+        Line { event, event_next, why_next }
+    }
+}
+
+impl fmt::Display for Line<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.event.fmt(f)
+    }
 }
 
 /// Totals at the end.
@@ -157,12 +211,13 @@ pub struct Summary {
     /// Processor time of masu.
     pub cpu_us: u64,
     /// Maximum of mlocked bytes, as measured.
-    pub pinned_bytes_max: Bytes,
+    #[serde(flatten, with = "units::renamed::mlocked_bytes_max")]
+    pub mlocked_bytes_max: Bytes,
     /// Dropped bytes of streams.
     pub dropped_bytes: Bytes,
     /// Bytes of streams not dropped: mapped, or unreachable.
     pub left_bytes: Bytes,
-    /// Number of releases for lack of headroom, or because all tasks stalled.
+    /// Number of unlocks for lack of headroom, or because all tasks stalled.
     pub releases: u64,
     /// Refaults by class.
     pub refaults: Vec<Refaults>,
@@ -180,69 +235,70 @@ pub struct Refaults {
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Event::Pinned { bytes, pinned_bytes, classes, files, without_bytes, budget_bytes, left_bytes } => {
-                write!(f, "pinned {bytes}: now {pinned_bytes} of {files} files")?;
+            Event::Mlocked { bytes, mlocked_bytes, classes, files, without_bytes, budget_bytes, headroom_bytes } => {
+                write!(f, "mlocked {bytes}: now {mlocked_bytes} of {files} files")?;
                 let parts: Vec<String> = classes
                     .iter()
-                    .filter(|of| of.pinned_bytes > Bytes(0))
-                    .map(|of| format!("{} {}", of.class.name(), of.pinned_bytes))
+                    .filter(|of| of.mlocked_bytes > Bytes(0))
+                    .map(|of| format!("{} {}", of.class.name(), of.mlocked_bytes))
                     .collect();
-                write!(f, " ({}); at most {budget_bytes}; {left_bytes} left", parts.join(", "))?;
+                write!(f, " ({}); at most {budget_bytes}; headroom {headroom_bytes}", parts.join(", "))?;
                 if *without_bytes > Bytes(0) {
-                    write!(f, "; {without_bytes} more would be worth it")?;
+                    write!(f, "; {without_bytes} more wanted")?;
                 }
                 Ok(())
             }
-            Event::LetGo { bytes, because } => write!(f, "let go {bytes}: {because}"),
-            Event::Turn { class, dial, protected: true } => {
-                write!(f, "{} is off the kernel's lists again (dial {dial})", class.name())
+            Event::Unlocked { bytes, reason } => write!(f, "unlocked {bytes}: {reason}"),
+            Event::Phase { class, level, protected: true } => {
+                write!(f, "{}: protected phase (level {level}), off the kernel's lists", class.name())
             }
-            Event::Turn { class, dial, protected: false } => {
+            Event::Phase { class, level, protected: false } => {
                 write!(
                     f,
-                    "{} is on the kernel's lists for a minute of pressure (dial {dial}): what is used stays",
+                    "{}: exposed phase (level {level}), on the kernel's lists for a minute of reclaim",
                     class.name()
                 )
             }
             Event::Dropped { bytes, dropped_bytes, waiting_bytes, left_bytes } => {
-                write!(f, "dropped {bytes} behind streams, {dropped_bytes} in all; {waiting_bytes} waits")?;
+                write!(f, "dropped {bytes} behind streams, {dropped_bytes} in all; {waiting_bytes} waiting")?;
                 if *left_bytes > Bytes(0) {
-                    write!(f, "; {left_bytes} left where it is: mapped, or not to be reached")?;
+                    write!(f, "; {left_bytes} not dropped: mapped, or in an unreachable file")?;
                 }
                 Ok(())
             }
             Event::Missed { bytes } => {
-                write!(f, "{bytes} came faster than it could be taken down, and stays in the page cache")
+                write!(f, "{bytes} inserted faster than masu reads the insertions: they stay in the page cache")
             }
             Event::Stream { pid, name } => {
-                write!(f, "process {pid} ({name}) is a stream: what it brings in goes again")
+                write!(f, "process {pid} ({name}) is a stream: its insertions are dropped")
             }
-            Event::Turned { path, value, class } => write!(f, "{path} <- {value} ({})", class.name()),
+            Event::Written { path, value, class } => write!(f, "{path} <- {value} ({})", class.name()),
             Event::Nothing { class, why } => write!(f, "{}: nothing to do: {why}", class.name()),
-            Event::Moved { class, from, to, why } => write!(f, "{}: dial {from} -> {to}: {why}", class.name()),
+            Event::Moved { class, from, to, why } => write!(f, "{}: level {from} -> {to}: {why}", class.name()),
             Event::LeftOut(left_out) => left_out.fmt(f),
-            Event::Without { what, why } => write!(f, "not {what}: {why}"),
+            Event::Skipped { what, why } => write!(f, "skipped {what}: {why}"),
         }
     }
 }
 
-impl fmt::Display for Because {
+impl fmt::Display for UnlockReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Because::Headroom { room, left_bytes, margin_bytes } => {
-                write!(f, "{room} has only {left_bytes} left, which is below {margin_bytes}")
-            }
-            Because::Stalled { stalled, room, left_bytes } => {
+            UnlockReason::Headroom { domain, headroom_bytes, low_watermark_bytes } => {
                 write!(
                     f,
-                    "everybody stands still for {:.0} % of the time, and {room} has only {left_bytes} left",
+                    "the headroom of {domain} is {headroom_bytes}, below the low watermark of {low_watermark_bytes}"
+                )
+            }
+            UnlockReason::Stalled { stalled, domain, headroom_bytes } => {
+                write!(
+                    f,
+                    "all tasks stall on memory for {:.0} % of the time, and the headroom of {domain} is {headroom_bytes}",
                     stalled.get() * 100.0
                 )
             }
-            Because::Paused => f.write_str("masu is stopped, and cannot look after it"),
-            Because::Unwanted => {
-                f.write_str("nobody maps it any more, or its class takes its turn on the kernel's lists")
-            }
+            UnlockReason::Paused => f.write_str("masu is stopped, and cannot monitor the headroom"),
+            UnlockReason::Unwanted => f.write_str("no process maps it any more, or its class is in the exposed phase"),
         }
     }
 }
@@ -251,33 +307,68 @@ impl fmt::Display for Because {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_line_says_what_was_measured_decided_and_done() {
+    fn mlocked() -> Event {
         let classes = vec![
-            OfClass { class: Class::Code, pinned_bytes: Bytes::mib(12) },
-            OfClass { class: Class::ReadOnly, pinned_bytes: Bytes::mib(400) },
-            OfClass { class: Class::Shared, pinned_bytes: Bytes(0) },
+            OfClass { class: Class::Code, mlocked_bytes: Bytes::mib(12) },
+            OfClass { class: Class::ReadOnly, mlocked_bytes: Bytes::mib(400) },
+            OfClass { class: Class::Shared, mlocked_bytes: Bytes(0) },
         ];
-        let pinned = Event::Pinned {
+        Event::Mlocked {
             bytes: Bytes::mib(412),
-            pinned_bytes: Bytes::mib(412),
+            mlocked_bytes: Bytes::mib(412),
             classes,
             files: 3,
             without_bytes: Bytes::mib(1),
             budget_bytes: Bytes::gib(2),
-            left_bytes: Bytes::mib(600),
+            headroom_bytes: Bytes::mib(600),
+        }
+    }
+
+    fn unlocked() -> Event {
+        let reason = UnlockReason::Headroom {
+            domain: "/a".to_owned(),
+            headroom_bytes: Bytes::mib(60),
+            low_watermark_bytes: Bytes::mib(64),
         };
+        Event::Unlocked { bytes: Bytes::mib(412), reason }
+    }
+
+    #[test]
+    fn a_line_has_measurement_decision_and_effect() {
         assert_eq!(
-            pinned.to_string(),
-            "pinned 412.0 MiB: now 412.0 MiB of 3 files (code 12.0 MiB, read-only data 400.0 MiB); at most 2.00 GiB; 600.0 MiB left; \
-             1.0 MiB more would be worth it"
+            mlocked().to_string(),
+            "mlocked 412.0 MiB: now 412.0 MiB of 3 files (code 12.0 MiB, read-only data 400.0 MiB); at most 2.00 GiB; \
+             headroom 600.0 MiB; 1.0 MiB more wanted"
         );
-        let because =
-            Because::Headroom { room: "/a".to_owned(), left_bytes: Bytes::mib(60), margin_bytes: Bytes::mib(64) };
-        let let_go = Event::LetGo { bytes: Bytes::mib(412), because };
-        assert_eq!(let_go.to_string(), "let go 412.0 MiB: /a has only 60.0 MiB left, which is below 64.0 MiB");
-        let json = serde_json::to_value(&let_go).unwrap();
-        assert_eq!((json["event"].as_str(), json["why"].as_str()), (Some("let_go"), Some("room")));
+        assert_eq!(
+            unlocked().to_string(),
+            "unlocked 412.0 MiB: the headroom of /a is 60.0 MiB, below the low watermark of 64.0 MiB"
+        );
+    }
+
+    #[test]
+    fn json_has_the_old_words_beside_the_new_ones() {
+        let json = |event: &Event| serde_json::to_value(Line::of(event)).unwrap();
+        let phase = Event::Phase { class: Class::Code, level: Level::NEVER, protected: true };
+        let summary = serde_json::to_value(Summary::default()).unwrap();
+        let (mlocked, unlocked, phase) = (json(&mlocked()), json(&unlocked()), json(&phase));
+        assert_eq!((&mlocked["event"], &mlocked["event_next"]), (&"pinned".into(), &"mlocked".into()));
+        assert_eq!((&unlocked["event"], &unlocked["event_next"]), (&"let_go".into(), &"unlocked".into()));
+        assert_eq!((&unlocked["why"], &unlocked["why_next"]), (&"room".into(), &"headroom".into()));
+        assert_eq!((&phase["event"], &phase["event_next"]), (&"turn".into(), &"phase".into()));
+        for (json, new, old) in [
+            (&mlocked, "mlocked_bytes", "pinned_bytes"),
+            (&mlocked["classes"][0], "mlocked_bytes", "pinned_bytes"),
+            (&mlocked, "headroom_bytes", "left_bytes"),
+            (&unlocked, "domain", "room"),
+            (&unlocked, "headroom_bytes", "left_bytes"),
+            (&unlocked, "low_watermark_bytes", "margin_bytes"),
+            (&phase, "level", "dial"),
+            (&summary, "mlocked_bytes_max", "pinned_bytes_max"),
+        ] {
+            assert!(!json[new].is_null() && json[new] == json[old], "{new}, {old}: {json}");
+        }
+        assert!(json(&Event::Missed { bytes: Bytes(1) }).get("event_next").is_none());
     }
 
     #[test]
@@ -285,7 +376,7 @@ mod tests {
         let report = Summary {
             run_us: 1,
             cpu_us: 2,
-            pinned_bytes_max: Bytes(3),
+            mlocked_bytes_max: Bytes(3),
             dropped_bytes: Bytes(4),
             left_bytes: Bytes(5),
             releases: 6,

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn all_frames_are_looked_at_where_nothing_is_left_out() {
+    fn a_full_scan_reads_all_frames() {
         let all: Vec<Pick> = picks(100, 1300, Design::WHOLE).collect();
         let frames: Vec<u64> = all.iter().flat_map(|pick| pick.first..pick.first + pick.count).collect();
         assert_eq!(frames, (100..1400).collect::<Vec<_>>());
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_so_little_that_no_block_shows_it_is_within_the_bound() {
+    fn a_use_that_no_block_shows_is_within_the_bound() {
         // Runs of eight frames, one in each 4,000: of 65 runs a sample of one in 64 hits one, or none.
         let frames: Vec<bool> = (0..1 << 18).map(|frame| frame % 4000 < 8).collect();
         let within = (0..400)
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_of_the_same_length_are_looked_at_in_different_places() {
+    fn ranges_of_the_same_length_are_read_in_different_places() {
         let ranges = [0..1 << 16, 1 << 20..(1 << 20) + (1 << 16)];
         let all: Vec<u64> = picks_of_all(&ranges, Design { one_in: 64, seed: 7 }).map(|pick| pick.first).collect();
         let (one, other) = all.split_at(all.len() / 2);

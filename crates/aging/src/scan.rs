@@ -1,5 +1,4 @@
-//! Scan of the resident pages of mapped files, by class, and of refaults since the last scan. It does not mlock
-//! anything.
+//! Scan of the resident pages of mapped files, by class, and refaults between scans. It does not mlock anything.
 //!
 //! The scan takes some 25 ms per GiB resident in small pages. It therefore runs without the locks that the headroom
 //! monitor needs.
@@ -48,12 +47,12 @@ pub struct Found {
 
 impl Scan {
     /// Scans the mapped files that are open.
-    pub fn at(mapped: Mapped, sources: &[Source], dials: &Levels) -> Scan {
+    pub fn at(mapped: Mapped, sources: &[Source], levels: &Levels) -> Scan {
         let mut found = Vec::new();
         for Source { key, file, is_swap_backed } in sources {
             let Some(of) = mapped.files.get(key) else { continue };
             for (class, ranges) in by_class(of, *is_swap_backed) {
-                if dials.get(class).is_none() {
+                if levels.get(class).is_none() {
                     continue;
                 }
                 let mut resident = Ranges::default();
@@ -77,13 +76,13 @@ fn by_class(mapped: &MappedFile, is_swap_backed: bool) -> Vec<(Class, Ranges)> {
     vec![(Class::Code, mapped.code.clone()), (Class::ReadOnly, mapped.all.without(&mapped.code))]
 }
 
-/// Refault samples: the pages resident at the last scan, and the evicted ones.
+/// Refault samples: the pages resident at the last scan, and those absent since an earlier one.
 #[derive(Debug, Default)]
-pub struct RefaultSamples(BTreeMap<(FileKey, Class), Seen>);
+pub struct RefaultSamples(BTreeMap<(FileKey, Class), Sample>);
 
 /// Known pages of one class of a file.
 #[derive(Debug, Default)]
-struct Seen {
+struct Sample {
     resident: Ranges,
     gone: Ranges,
 }
@@ -91,20 +90,20 @@ struct Seen {
 impl RefaultSamples {
     /// Counts refaults by class: pages that were resident, were evicted, and are back. Files that are not mapped any
     /// more are forgotten.
-    pub fn note(&mut self, look: &Scan) -> ByClass<u64> {
-        self.0.retain(|(key, _), _| look.mapped.files.contains_key(key));
+    pub fn note(&mut self, scan: &Scan) -> ByClass<u64> {
+        self.0.retain(|(key, _), _| scan.mapped.files.contains_key(key));
         let mut refaults = ByClass::default();
-        for Found { key, class, resident } in &look.found {
-            let back = self.0.entry((*key, *class)).or_default().look(resident);
+        for Found { key, class, resident } in &scan.found {
+            let back = self.0.entry((*key, *class)).or_default().update(resident);
             refaults.set(*class, refaults.get(*class) + back);
         }
         refaults
     }
 }
 
-impl Seen {
+impl Sample {
     /// Refaults of one class of a file.
-    fn look(&mut self, resident: &Ranges) -> u64 {
+    fn update(&mut self, resident: &Ranges) -> u64 {
         self.resident.without(resident).iter().for_each(|range| self.gone.insert(range));
         let back = self.gone.and(resident);
         back.iter().for_each(|range| self.gone.remove(&range));
@@ -135,23 +134,23 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_had_gone_and_is_back_is_a_refault_and_a_new_one_is_not() {
-        let mut sightings = RefaultSamples::default();
+    fn a_page_that_is_back_is_a_refault_and_a_new_one_is_not() {
+        let mut samples = RefaultSamples::default();
         let mut note = |ranges: &[Range<u64>]| {
             let found = vec![Found { key: FILE, class: Class::Code, resident: ranges.iter().cloned().collect() }];
-            sightings.note(&Scan { mapped: all_mapped(), found }).get(Class::Code)
+            samples.note(&Scan { mapped: all_mapped(), found }).get(Class::Code)
         };
         assert_eq!(note(&[0..10]), 0);
         assert_eq!(note(&[0..4]), 0);
         assert_eq!(note(&[0..8, 20..30]), 4);
         assert_eq!(note(&[0..10, 20..30]), 2);
         assert_eq!(note(&[0..10, 20..30]), 0);
-        sightings.note(&Scan { mapped: Mapped::default(), found: Vec::new() });
-        assert!(sightings.0.is_empty(), "what nobody maps is forgotten");
+        samples.note(&Scan { mapped: Mapped::default(), found: Vec::new() });
+        assert!(samples.0.is_empty(), "an unmapped file is forgotten");
     }
 
     #[test]
-    fn shared_memory_is_shared_memory_whoever_runs_it() {
+    fn executed_shared_memory_is_shared_memory() {
         let of = |swap_backed| {
             let classes = by_class(&mapped(), swap_backed).into_iter();
             classes.map(|(class, ranges)| (class, ranges.pages())).collect::<Vec<_>>()
@@ -161,14 +160,14 @@ mod tests {
     }
 
     #[test]
-    fn only_classes_with_a_dial_are_looked_at_and_only_what_is_in_memory_found() {
+    fn only_classes_with_a_level_are_scanned_and_only_resident_pages_found() {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&[7; 5 * 4096]).unwrap();
         let sources = [Source { key: FILE, file: Arc::new(file), is_swap_backed: false }];
-        let mut dials = ByClass::default();
-        dials.set(Class::ReadOnly, Some(Level::NEVER));
-        let look = Scan::at(all_mapped(), &sources, &dials);
-        let found: Vec<_> = look.found.iter().map(|of| (of.class, of.resident.pages())).collect();
+        let mut levels = ByClass::default();
+        levels.set(Class::ReadOnly, Some(Level::NEVER));
+        let scan = Scan::at(all_mapped(), &sources, &levels);
+        let found: Vec<_> = scan.found.iter().map(|of| (of.class, of.resident.pages())).collect();
         assert_eq!(found, [(Class::ReadOnly, 3)]);
     }
 }

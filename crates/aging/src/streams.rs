@@ -12,20 +12,20 @@ use std::time::{Duration, Instant};
 use access::backend::Unavailable;
 use access::insertions::{Filter, Insertions, Membership};
 use linux::read_ahead::read_ahead;
-use linux::{Error, KernelFiles, Pid, stat, status};
+use linux::{KernelFiles, Pid, stat, status};
 use units::{Bytes, Pages};
 
 use crate::levels::Level;
 use crate::policy::streams_may_keep;
 use crate::report::Event;
-use act::{Dropper, Went};
+use act::{DropResult, Dropper};
 use detect::Detector;
 use policy::{Queue, SETTINGS};
 
 /// Follows page-cache insertions, and drops the pages of streams.
 #[derive(Debug)]
 pub struct Streams {
-    arrivals: Insertions,
+    insertions: Insertions,
     /// Detector of streams, if insertions of all processes are followed.
     detector: Option<Detector>,
     known: BTreeSet<Pid>,
@@ -34,15 +34,15 @@ pub struct Streams {
     /// Readahead size of the kernel, by device.
     read_ahead: BTreeMap<(u32, u32), Pages>,
     memory: Bytes,
-    went: Went,
-    told: Told,
-    unreachable_told: usize,
+    totals: DropResult,
+    reported: Reported,
+    unreachable_reported: usize,
     forgot_at: Duration,
 }
 
 /// Reported totals, with the time of the report.
 #[derive(Debug, Default)]
-struct Told {
+struct Reported {
     at: Duration,
     dropped: Pages,
     lost: Pages,
@@ -62,24 +62,29 @@ impl Streams {
     ///
     /// # Errors
     /// Reason that this host does not allow it, and the remedy.
-    pub fn begin(files: &impl KernelFiles, whose: Filter, dial: Level, memory: Bytes) -> Result<Streams, Unavailable> {
-        let arrivals = Insertions::of(whose)?;
+    pub fn begin(
+        files: &impl KernelFiles,
+        filter: Filter,
+        level: Level,
+        memory: Bytes,
+    ) -> Result<Streams, Unavailable> {
+        let insertions = Insertions::of(filter)?;
         let dropper = Dropper::new(files)
             .map_err(|error| Unavailable { reason: error.to_string(), remedy: "Mount /proc.".to_owned() })?;
         let mut streams = Streams {
-            arrivals,
-            detector: (whose == Filter::All).then(Detector::default),
+            insertions,
+            detector: (filter == Filter::All).then(Detector::default),
             known: BTreeSet::new(),
             queue: Queue::new(SETTINGS),
             dropper,
             read_ahead: BTreeMap::new(),
             memory,
-            went: Went::default(),
-            told: Told::default(),
-            unreachable_told: 0,
+            totals: DropResult::default(),
+            reported: Reported::default(),
+            unreachable_reported: 0,
             forgot_at: Duration::ZERO,
         };
-        streams.set_dial(dial);
+        streams.set_level(level);
         Ok(streams)
     }
 
@@ -88,25 +93,25 @@ impl Streams {
     /// # Errors
     /// When too many processes are followed.
     pub fn follow(&self, pid: Pid, membership: Membership) -> Result<(), Unavailable> {
-        self.arrivals.add_member(pid, membership)
+        self.insertions.add_member(pid, membership)
     }
 
     /// Follows the insertions by this control group's processes from now on.
     ///
     /// # Errors
-    /// When the kernel removes the maps, which it does not.
+    /// When the kernel refuses the map of the BPF program.
     pub fn follow_group(&self, inode: u64) -> Result<(), Unavailable> {
-        self.arrivals.set_filter(Filter::Group(inode))
+        self.insertions.set_filter(Filter::Group(inode))
     }
 
     /// Ends the membership of a process that only starts others.
     pub fn dismiss(&self, pid: Pid) {
-        self.arrivals.remove_member(pid);
+        self.insertions.remove_member(pid);
     }
 
     /// Sets the amount that may stay from now on.
-    pub fn set_dial(&mut self, dial: Level) {
-        let keep = streams_may_keep(dial, self.memory).unwrap_or(Bytes(u64::MAX));
+    pub fn set_level(&mut self, level: Level) {
+        let keep = streams_may_keep(level, self.memory).unwrap_or(Bytes(u64::MAX));
         self.queue.set_keep(Pages(keep.0 / 4096));
     }
 
@@ -117,40 +122,44 @@ impl Streams {
 
     /// Dropped bytes, and bytes not dropped, in all.
     pub fn totals(&self) -> (Bytes, Bytes) {
-        (self.went.dropped.bytes(), self.went.left.bytes())
+        (self.totals.dropped.bytes(), self.totals.left.bytes())
     }
 
     /// Reads the insertions, and drops passed pages.
     ///
     /// # Errors
-    /// `Other` when the kernel removes the maps, which it does not.
-    pub fn step(&mut self, files: &impl KernelFiles, now: Duration, events: &mut Vec<Event>) -> Result<(), Error> {
+    /// When the kernel refuses the maps of the BPF program.
+    pub fn step(
+        &mut self,
+        files: &impl KernelFiles,
+        now: Duration,
+        events: &mut Vec<Event>,
+    ) -> Result<(), Unavailable> {
         let own = Pid::own();
-        let came =
-            self.arrivals.fetch().map_err(|why| Error::malformed("what comes into the page cache", why.reason))?;
+        let fetched = self.insertions.fetch()?;
         // Pages that masu reads for itself are few, and not of a stream.
-        for arrival in came.into_iter().filter(|arrival| arrival.process != own) {
+        for insertion in fetched.into_iter().filter(|insertion| insertion.process != own) {
             let of_streams = match &mut self.detector {
-                None => vec![arrival],
-                Some(detector) => detector.came(arrival),
+                None => vec![insertion],
+                Some(detector) => detector.add(insertion),
             };
-            for arrival in of_streams {
-                let device = arrival.file.device;
+            for insertion in of_streams {
+                let device = insertion.file.device;
                 let ahead =
                     *self.read_ahead.entry(device).or_insert_with(|| read_ahead(files, device).unwrap_or(USUAL));
-                self.queue.came(now, &arrival, ahead);
+                self.queue.insert(now, &insertion, ahead);
             }
         }
-        self.tell_streams(files, now, events);
+        self.report_streams(files, now, events);
         let due = self.queue.due(now);
-        self.let_go(files, due, now);
-        if now >= self.told.at + LINE_EVERY {
-            self.tell(now, events);
+        self.drop_due(files, due, now);
+        if now >= self.reported.at + LINE_EVERY {
+            self.report(now, events);
         }
         Ok(())
     }
 
-    /// Drops the remaining pages, until that is done or `is_haste` returns true.
+    /// Drops the remaining pages, until that is done or `is_urgent` returns true.
     ///
     /// # Errors
     /// As [`Streams::step`].
@@ -158,9 +167,9 @@ impl Streams {
         &mut self,
         files: &impl KernelFiles,
         now: Duration,
-        is_haste: &dyn Fn() -> bool,
+        is_urgent: &dyn Fn() -> bool,
         events: &mut Vec<Event>,
-    ) -> Result<(), Error> {
+    ) -> Result<(), Unavailable> {
         /// Dirty pages are dropped after their write-back: waited for while their number falls, and no longer than
         /// this.
         const MOST: Duration = Duration::from_secs(10);
@@ -170,29 +179,29 @@ impl Streams {
         let (begin, mut least, mut idle) = (Instant::now(), u64::MAX, 0);
         loop {
             let due = self.queue.rest();
-            self.let_go(files, due, now);
+            self.drop_due(files, due, now);
             let left = self.queue.waiting().0;
             idle = if left < least { 0 } else { idle + 1 };
             least = least.min(left);
-            if left == 0 || idle >= WITHOUT_PROGRESS || begin.elapsed() >= MOST || is_haste() {
+            if left == 0 || idle >= WITHOUT_PROGRESS || begin.elapsed() >= MOST || is_urgent() {
                 break;
             }
             std::thread::sleep(PAUSE);
         }
         // Pages still present now are not dropped.
-        self.went.left.0 += self.queue.rest().iter().map(|due| due.pages.end - due.pages.start).sum::<u64>();
-        self.tell(now, events);
+        self.totals.left.0 += self.queue.rest().iter().map(|due| due.pages.end - due.pages.start).sum::<u64>();
+        self.report(now, events);
         Ok(())
     }
 
-    fn let_go(&mut self, files: &impl KernelFiles, due: Vec<policy::Due>, now: Duration) {
+    fn drop_due(&mut self, files: &impl KernelFiles, due: Vec<policy::Due>, now: Duration) {
         if !due.is_empty() {
-            let went = self.dropper.let_go(files, &mut self.queue, due, now);
-            self.went.add(went);
+            let dropped = self.dropper.drop_due(files, &mut self.queue, due, now);
+            self.totals.add(dropped);
         }
     }
 
-    fn tell_streams(&mut self, files: &impl KernelFiles, now: Duration, events: &mut Vec<Event>) {
+    fn report_streams(&mut self, files: &impl KernelFiles, now: Duration, events: &mut Vec<Event>) {
         let Some(detector) = &mut self.detector else { return };
         if now >= self.forgot_at + LINE_EVERY {
             // Pids are reused: the next process with the same pid is another one.
@@ -209,26 +218,26 @@ impl Streams {
         }
     }
 
-    fn tell(&mut self, now: Duration, events: &mut Vec<Event>) {
-        self.told.at = now;
-        let lost = self.arrivals.lost();
-        if lost > self.told.lost {
+    fn report(&mut self, now: Duration, events: &mut Vec<Event>) {
+        self.reported.at = now;
+        let lost = self.insertions.lost();
+        if lost > self.reported.lost {
             events.push(Event::Missed { bytes: lost.bytes() });
-            self.told.lost = lost;
+            self.reported.lost = lost;
         }
-        let dropped = self.went.dropped;
-        if dropped > self.told.dropped {
+        let dropped = self.totals.dropped;
+        if dropped > self.reported.dropped {
             events.push(Event::Dropped {
-                bytes: Pages(dropped.0 - self.told.dropped.0).bytes(),
+                bytes: Pages(dropped.0 - self.reported.dropped.0).bytes(),
                 dropped_bytes: dropped.bytes(),
                 waiting_bytes: self.queue.waiting().bytes(),
-                left_bytes: self.went.left.bytes(),
+                left_bytes: self.totals.left.bytes(),
             });
-            self.told.dropped = dropped;
+            self.reported.dropped = dropped;
         }
-        for ((major, minor), why) in self.dropper.unreachable().skip(self.unreachable_told) {
-            events.push(Event::Without { what: format!("files of device {major}:{minor}"), why: why.clone() });
+        for ((major, minor), why) in self.dropper.unreachable().skip(self.unreachable_reported) {
+            events.push(Event::Skipped { what: format!("files of device {major}:{minor}"), why: why.clone() });
         }
-        self.unreachable_told = self.dropper.unreachable().count();
+        self.unreachable_reported = self.dropper.unreachable().count();
     }
 }

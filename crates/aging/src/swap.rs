@@ -12,7 +12,7 @@ use linux::journal::HostSettings;
 use linux::{Error, KernelFiles, vmstat};
 use rustix::io::Errno;
 
-use crate::backend::{self, Offers, SwapKnob};
+use crate::backend::{self, Capabilities, SwapSetting};
 use crate::class::Class;
 use crate::levels::{Level, Levels};
 use crate::policy;
@@ -22,8 +22,8 @@ use crate::scope::Scope;
 /// The setting, and its original value.
 #[derive(Debug)]
 pub struct Swap {
-    knob: Knob,
-    dial: Level,
+    setting: Setting,
+    level: Level,
     gently: bool,
     scope: Scope,
     /// Inode of the control group, if the scope is one; another inode after it was created again.
@@ -46,7 +46,7 @@ pub const NO_SWAP: &str = "there is no swap, so data is not aged at all";
 
 /// Path relative to the root.
 #[derive(Debug)]
-enum Knob {
+enum Setting {
     /// Weight, and its original value.
     Weight { path: String, normal: u32 },
     /// Control groups of version 2 have no weight, only a limit of swap.
@@ -64,24 +64,24 @@ impl Swap {
         files: &F,
         scope: &Scope,
         group: Option<&Group>,
-        dials: &Levels,
+        levels: &Levels,
         gently: bool,
-        knobs: &mut HostSettings<'_, F>,
+        host_settings: &mut HostSettings<'_, F>,
         events: &mut Vec<Event>,
     ) -> Result<Option<Swap>, Error> {
-        let Some(dial) = dials.get(Class::Data) else { return Ok(None) };
+        let Some(level) = levels.get(Class::Data) else { return Ok(None) };
         if !has_swap(files) {
             events.push(Event::Nothing { class: Class::Data, why: NO_SWAP.to_owned() });
             return Ok(None);
         }
-        let knob = find(files, scope, group)?;
+        let setting = find(files, scope, group)?;
         // Existing groups have weights from elsewhere.
         let others = |inode| Below { inode, inherits: false };
-        let below = knob.groups_below(files)?.into_iter().map(|(path, inode)| (path, others(inode))).collect();
+        let below = setting.groups_below(files)?.into_iter().map(|(path, inode)| (path, others(inode))).collect();
         let (scope, inode) = (scope.clone(), inode_of(files, group));
-        let mut swap = Swap { knob, dial, gently, scope, inode, before: None, below };
+        let mut swap = Swap { setting, level, gently, scope, inode, before: None, below };
         swap.refaults(files)?;
-        swap.turn(dial, knobs, events)?;
+        swap.write(level, host_settings, events)?;
         Ok(Some(swap))
     }
 
@@ -89,16 +89,16 @@ impl Swap {
     ///
     /// # Errors
     /// As [`Swap::begin`].
-    pub fn turn<F: KernelFiles>(
+    pub fn write<F: KernelFiles>(
         &mut self,
-        dial: Level,
-        knobs: &mut HostSettings<'_, F>,
+        level: Level,
+        host_settings: &mut HostSettings<'_, F>,
         events: &mut Vec<Event>,
     ) -> Result<(), Error> {
-        let (path, value) = self.knob.at(dial, self.gently)?;
-        knobs.set(path, &value)?;
-        self.dial = dial;
-        events.push(Event::Turned { path: format!("/{path}"), value, class: Class::Data });
+        let (path, value) = self.setting.at(level, self.gently)?;
+        host_settings.set(path, &value)?;
+        self.level = level;
+        events.push(Event::Written { path: format!("/{path}"), value, class: Class::Data });
         Ok(())
     }
 
@@ -110,7 +110,7 @@ impl Swap {
     pub fn follow<F: KernelFiles>(
         &mut self,
         files: &F,
-        knobs: &mut HostSettings<'_, F>,
+        host_settings: &mut HostSettings<'_, F>,
         events: &mut Vec<Event>,
     ) -> Result<(), Error> {
         if let Scope::Group(name) = &self.scope
@@ -118,12 +118,12 @@ impl Swap {
             && let now @ Some(_) = inode_of(files, Some(&group))
             && now != self.inode
             // The directory may exist before its files.
-            && let Ok(knob) = find(files, &self.scope, Some(&group))
+            && let Ok(setting) = find(files, &self.scope, Some(&group))
         {
             // The record of the old group does not apply to the new one.
-            knobs.release(self.knob.path())?;
-            self.knob = knob;
-            match self.turn(self.dial, knobs, events) {
+            host_settings.release(self.setting.path())?;
+            self.setting = setting;
+            match self.write(self.level, host_settings, events) {
                 // Gone again: the next group is another one.
                 Err(Error::Unsupported(_) | Error::Gone(_)) => self.inode = None,
                 answer => {
@@ -132,17 +132,17 @@ impl Swap {
                 }
             }
         }
-        self.adopt(files, knobs)
+        self.adopt(files, host_settings)
     }
 
-    fn adopt<F: KernelFiles>(&mut self, files: &F, knobs: &mut HostSettings<'_, F>) -> Result<(), Error> {
-        let Knob::Weight { path, normal } = &self.knob else { return Ok(()) };
+    fn adopt<F: KernelFiles>(&mut self, files: &F, host_settings: &mut HostSettings<'_, F>) -> Result<(), Error> {
+        let Setting::Weight { path, normal } = &self.setting else { return Ok(()) };
         let ours = files.read(path).unwrap_or_default();
         let weight_of = |directory: &str| format!("{directory}/memory.swappiness");
-        let now = self.knob.groups_below(files)?;
+        let now = self.setting.groups_below(files)?;
         for (directory, below) in &self.below {
             if below.inherits && now.get(directory) != Some(&below.inode) {
-                knobs.release(&weight_of(directory))?;
+                host_settings.release(&weight_of(directory))?;
             }
         }
         self.below.retain(|directory, below| now.get(directory) == Some(&below.inode));
@@ -156,7 +156,7 @@ impl Swap {
             let inherits = above.is_none_or(|above| above.inherits)
                 && files.read(&path).is_ok_and(|theirs| theirs.trim() == ours.trim());
             if inherits {
-                knobs.record_undo(&path, &normal.to_string())?;
+                host_settings.record_undo(&path, &normal.to_string())?;
             }
             self.below.insert(directory, Below { inode, inherits });
         }
@@ -186,25 +186,25 @@ pub fn would_write(
     files: &impl KernelFiles,
     scope: &Scope,
     group: Option<&Group>,
-    dials: &Levels,
+    levels: &Levels,
     gently: bool,
 ) -> Result<Option<String>, Error> {
-    let Some(dial) = dials.get(Class::Data).filter(|_| has_swap(files)) else { return Ok(None) };
-    let knob = find(files, scope, group)?;
-    let (path, value) = knob.at(dial, gently)?;
+    let Some(level) = levels.get(Class::Data).filter(|_| has_swap(files)) else { return Ok(None) };
+    let setting = find(files, scope, group)?;
+    let (path, value) = setting.at(level, gently)?;
     Ok(Some(format!("/{path} <- {value}")))
 }
 
-impl Knob {
+impl Setting {
     /// Path relative to the root.
     fn path(&self) -> &str {
-        let (Knob::Weight { path, .. } | Knob::Most { path }) = self;
+        let (Setting::Weight { path, .. } | Setting::Most { path }) = self;
         path
     }
 
     /// Control groups that inherit from here at their creation: their directories, with inodes.
     fn groups_below(&self, files: &impl KernelFiles) -> Result<BTreeMap<String, u64>, Error> {
-        let Knob::Weight { path, .. } = self else { return Ok(BTreeMap::new()) };
+        let Setting::Weight { path, .. } = self else { return Ok(BTreeMap::new()) };
         let mut all: Vec<String> = limited::groups(files)?.into_iter().map(|group| group.directory).collect();
         all.sort();
         let topmost = all.first().cloned().unwrap_or_default();
@@ -218,19 +218,21 @@ impl Knob {
     }
 
     /// File, and the value to write.
-    fn at(&self, dial: Level, gently: bool) -> Result<(&str, String), Error> {
-        let swap_knob = Some(match self {
-            Knob::Weight { .. } => SwapKnob::Weight,
-            Knob::Most { .. } => SwapKnob::Most,
+    fn at(&self, level: Level, gently: bool) -> Result<(&str, String), Error> {
+        let swap_setting = Some(match self {
+            Setting::Weight { .. } => SwapSetting::Weight,
+            Setting::Most { .. } => SwapSetting::Most,
         });
-        let offers = Offers { pins: false, arrivals: false, has_swap: true, swap_knob };
-        match (backend::of(Class::Data, dial, gently, offers), self) {
-            (Ok(_), Knob::Weight { path, normal }) => Ok((path, policy::swappiness(dial, *normal, gently).to_string())),
-            (Ok(_), Knob::Most { path }) => Ok((path, "0".to_owned())),
-            (Err(_), knob) => {
-                let path = knob.path();
+        let capabilities = Capabilities { mlock: false, insertions: false, has_swap: true, swap_setting };
+        match (backend::of(Class::Data, level, gently, capabilities), self) {
+            (Ok(_), Setting::Weight { path, normal }) => {
+                Ok((path, policy::swappiness(level, *normal, gently).to_string()))
+            }
+            (Ok(_), Setting::Most { path }) => Ok((path, "0".to_owned())),
+            (Err(_), setting) => {
+                let path = setting.path();
                 let object = format!(
-                    "data at a dial of {dial}: a control group of version 2 can have it at 100 only, by /{path}"
+                    "data at a level of {level}: a control group of version 2 can have it at 100 only, by /{path}"
                 );
                 Err(Error::of_host("age", object, Errno::OPNOTSUPP))
             }
@@ -243,14 +245,14 @@ fn inode_of(files: &impl KernelFiles, group: Option<&Group>) -> Option<u64> {
 }
 
 /// Setting of the scope.
-fn find(files: &impl KernelFiles, scope: &Scope, group: Option<&Group>) -> Result<Knob, Error> {
+fn find(files: &impl KernelFiles, scope: &Scope, group: Option<&Group>) -> Result<Setting, Error> {
     match (scope, group) {
         (Scope::Host, _) => weight(files, "proc/sys/vm/swappiness".to_owned()),
         (_, Some(group)) => {
             let directory = group.path.trim_start_matches('/');
             let most = format!("{directory}/memory.swap.max");
             match weight(files, format!("{directory}/memory.swappiness")) {
-                Err(Error::Unsupported(_)) if files.read(&most).is_ok() => Ok(Knob::Most { path: most }),
+                Err(Error::Unsupported(_)) if files.read(&most).is_ok() => Ok(Setting::Most { path: most }),
                 answer => answer,
             }
         }
@@ -261,11 +263,11 @@ fn find(files: &impl KernelFiles, scope: &Scope, group: Option<&Group>) -> Resul
     }
 }
 
-fn weight(files: &impl KernelFiles, path: String) -> Result<Knob, Error> {
+fn weight(files: &impl KernelFiles, path: String) -> Result<Setting, Error> {
     let text = files.read(&path).map_err(|errno| Error::of_host("read", format_args!("/{path}"), errno))?;
     let bad = |_| Error::malformed(format_args!("/{path}"), format_args!("{:?}, expected a number", text.trim()));
     let normal = text.trim().parse().map_err(bad)?;
-    Ok(Knob::Weight { path, normal })
+    Ok(Setting::Weight { path, normal })
 }
 
 /// True if `/proc/swaps` has a line after its header.
@@ -293,10 +295,10 @@ mod tests {
             .file(&format!("proc/{}/stat", linux::Pid::own()), &std::fs::read_to_string("/proc/self/stat").unwrap())
     }
 
-    fn data(dial: u8) -> Levels {
-        let mut dials = ByClass::default();
-        dials.set(Class::Data, Some(Level::clamped(dial)));
-        dials
+    fn data(level: u8) -> Levels {
+        let mut levels = ByClass::default();
+        levels.set(Class::Data, Some(Level::clamped(level)));
+        levels
     }
 
     const V1: &str = "30 20 0:26 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n";
@@ -307,19 +309,19 @@ mod tests {
         kernel: &FakeKernel,
         scope: &Scope,
         group: Option<&Group>,
-        dial: u8,
+        level: u8,
     ) -> Result<(Vec<String>, Vec<Event>), Error> {
         let folder = tempfile::tempdir().unwrap();
-        let mut knobs = HostSettings::open(kernel, folder.path())?;
+        let mut host_settings = HostSettings::open(kernel, folder.path())?;
         let mut events = Vec::new();
-        let begun = Swap::begin(kernel, scope, group, &data(dial), false, &mut knobs, &mut events);
+        let begun = Swap::begin(kernel, scope, group, &data(level), false, &mut host_settings, &mut events);
         let written = kernel.writes();
-        knobs.restore()?;
+        host_settings.restore()?;
         begun.map(|_| (written, events))
     }
 
     #[test]
-    fn the_hosts_weight_is_turned_and_put_back() {
+    fn the_hosts_weight_is_written_and_restored() {
         let kernel = kernel();
         let (written, events) = begun(&kernel, &Scope::Host, None, 75).unwrap();
         assert_eq!(written, ["proc/sys/vm/swappiness <- 15"]);
@@ -328,18 +330,18 @@ mod tests {
     }
 
     #[test]
-    fn a_group_of_version_2_can_be_told_to_swap_nothing_and_nothing_else() {
+    fn a_version_2_group_can_swap_nothing_at_level_100_only() {
         let kernel = kernel().file("sys/fs/cgroup/a/memory.swap.max", "max\n").file("proc/self/mountinfo", V2);
         let (group, scope) = (group::find(&kernel, "a").unwrap(), Scope::Group("a".to_owned()));
         let (written, _) = begun(&kernel, &scope, Some(&group), 100).unwrap();
         assert_eq!(written, ["sys/fs/cgroup/a/memory.swap.max <- 0"]);
         assert_eq!(kernel.read("sys/fs/cgroup/a/memory.swap.max").unwrap().trim(), "max");
         let error = begun(&kernel, &scope, Some(&group), 50).unwrap_err().to_string();
-        assert!(error.contains("at a dial of 50") && error.contains("at 100 only"), "{error}");
+        assert!(error.contains("at a level of 50") && error.contains("at 100 only"), "{error}");
     }
 
     #[test]
-    fn a_group_of_version_1_has_a_weight_of_its_own() {
+    fn a_version_1_group_has_its_own_weight() {
         let kernel = kernel().file("sys/fs/cgroup/memory/a/memory.swappiness", "60\n").file("proc/self/mountinfo", V1);
         let (group, scope) = (group::find(&kernel, "a").unwrap(), Scope::Group("a".to_owned()));
         let (written, _) = begun(&kernel, &scope, Some(&group), 100).unwrap();
@@ -347,39 +349,40 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_was_made_meanwhile_has_its_own_weight_in_the_end() {
+    fn a_group_created_meanwhile_has_its_own_weight_at_the_end() {
         let in_group = |name: &str| format!("sys/fs/cgroup/memory/{name}/memory.swappiness");
         let kernel = ["a", "a/old", "b"]
             .iter()
             .fold(kernel().file("proc/self/mountinfo", V1), |kernel, name| kernel.file(&in_group(name), "60\n"));
         let (group, scope) = (group::find(&kernel, "a").unwrap(), Scope::Group("a".to_owned()));
         let folder = tempfile::tempdir().unwrap();
-        let mut knobs = HostSettings::open(&kernel, folder.path()).unwrap();
-        let mut swap = Swap::begin(&kernel, &scope, Some(&group), &data(100), false, &mut knobs, &mut Vec::new())
-            .unwrap()
-            .unwrap();
+        let mut host_settings = HostSettings::open(&kernel, folder.path()).unwrap();
+        let mut swap =
+            Swap::begin(&kernel, &scope, Some(&group), &data(100), false, &mut host_settings, &mut Vec::new())
+                .unwrap()
+                .unwrap();
         let kernel_now = ["a/inherits", "a/has its own", "b/elsewhere"];
         for (name, value) in kernel_now.iter().zip(["0\n", "30\n", "0\n"]) {
             kernel.add(&in_group(name), value);
         }
-        swap.follow(&kernel, &mut knobs, &mut Vec::new()).unwrap();
-        knobs.restore().unwrap();
+        swap.follow(&kernel, &mut host_settings, &mut Vec::new()).unwrap();
+        host_settings.restore().unwrap();
         let read = |name: &str| kernel.read(&in_group(name)).unwrap().trim().to_owned();
         assert_eq!(["a", "a/old", "a/inherits"].map(read), ["60", "60", "60"]);
         assert_eq!(["a/has its own", "b/elsewhere"].map(read), ["30", "0"]);
     }
 
     #[test]
-    fn a_group_that_is_made_again_has_nothing_of_ours_in_the_end() {
+    fn a_group_created_again_has_none_of_our_weights_at_the_end() {
         let in_group = |name: &str| format!("sys/fs/cgroup/memory/{name}/memory.swappiness");
         let kernel = ["a", "a/own"]
             .iter()
             .fold(kernel().file("proc/self/mountinfo", V1), |kernel, name| kernel.file(&in_group(name), "60\n"));
         let (group, scope) = (group::find(&kernel, "a").unwrap(), Scope::Group("a".to_owned()));
         let folder = tempfile::tempdir().unwrap();
-        let mut knobs = HostSettings::open(&kernel, folder.path()).unwrap();
+        let mut host_settings = HostSettings::open(&kernel, folder.path()).unwrap();
         let mut events = Vec::new();
-        let begun = Swap::begin(&kernel, &scope, Some(&group), &data(100), false, &mut knobs, &mut events);
+        let begun = Swap::begin(&kernel, &scope, Some(&group), &data(100), false, &mut host_settings, &mut events);
         let mut swap = begun.unwrap().unwrap();
         let again = |name: &str, value: &str| {
             kernel.remove(&format!("sys/fs/cgroup/memory/{name}"));
@@ -390,32 +393,32 @@ mod tests {
         kernel.add(&in_group("a/own/below"), "0\n");
         kernel.add(&in_group("a/chose"), "30\n");
         kernel.add(&in_group("a/chose/below"), "0\n");
-        swap.follow(&kernel, &mut knobs, &mut events).unwrap();
+        swap.follow(&kernel, &mut host_settings, &mut events).unwrap();
         // Created again with its own weight, which it keeps.
         again("a/own", "45\n");
-        swap.follow(&kernel, &mut knobs, &mut events).unwrap();
-        knobs.restore().unwrap();
+        swap.follow(&kernel, &mut host_settings, &mut events).unwrap();
+        host_settings.restore().unwrap();
         let read = |name: &str| kernel.read(&in_group(name)).unwrap().trim().to_owned();
         assert_eq!(["a", "a/own", "a/chose", "a/chose/below"].map(read), ["60", "45", "30", "0"]);
     }
 
     #[test]
-    fn a_service_that_is_started_again_has_its_dial_again() {
+    fn a_restarted_service_has_its_level_again() {
         let most = "sys/fs/cgroup/a/memory.swap.max";
         let kernel = kernel().file(most, "max\n").file("proc/self/mountinfo", V2);
         let (group, scope) = (group::find(&kernel, "a").unwrap(), Scope::Group("a".to_owned()));
         let folder = tempfile::tempdir().unwrap();
-        let mut knobs = HostSettings::open(&kernel, folder.path()).unwrap();
+        let mut host_settings = HostSettings::open(&kernel, folder.path()).unwrap();
         let mut events = Vec::new();
-        let begun = Swap::begin(&kernel, &scope, Some(&group), &data(100), false, &mut knobs, &mut events);
+        let begun = Swap::begin(&kernel, &scope, Some(&group), &data(100), false, &mut host_settings, &mut events);
         let mut swap = begun.unwrap().unwrap();
         kernel.remove("sys/fs/cgroup/a");
-        swap.follow(&kernel, &mut knobs, &mut events).unwrap();
+        swap.follow(&kernel, &mut host_settings, &mut events).unwrap();
         kernel.add(most, "4096\n");
-        swap.follow(&kernel, &mut knobs, &mut events).unwrap();
-        swap.follow(&kernel, &mut knobs, &mut events).unwrap();
+        swap.follow(&kernel, &mut host_settings, &mut events).unwrap();
+        swap.follow(&kernel, &mut host_settings, &mut events).unwrap();
         assert_eq!((kernel.read(most).unwrap().trim(), events.len()), ("0", 2), "{events:?}");
-        knobs.restore().unwrap();
+        host_settings.restore().unwrap();
         assert_eq!(kernel.read(most).unwrap().trim(), "4096", "not what the group before it had");
     }
 

@@ -2,7 +2,7 @@
 //! under other rates. Pure.
 //!
 //! `trace` is the text form of a trace; `pages` holds the pages and their lists; `memory` handles an access; `kernel`
-//! has the classic lists with the aging of current kernels, `paper` the lists of Oshima, Aoki and Arai; `dials` adds
+//! has the classic lists with the aging of current kernels, `paper` the lists of Oshima, Aoki and Arai; `levels` adds
 //! masu's protection levels.
 //!
 //! | paper (sections 4 and 5) | here |
@@ -63,7 +63,7 @@ pub enum Rate {
     /// The kernel's rate.
     Kernel,
     /// Level 100: pages are never evicted while the budget suffices. Level 0: pages inserted by a use are dropped at
-    /// once after it, and older pages stay with the kernel. Between: pages are kept for `base · dial / (100 − dial)` of
+    /// once after it, and older pages stay with the kernel. Between: pages are kept for `base · level / (100 − level)` of
     /// time under pressure since their last use, and then returned to the kernel.
     Level(Level),
 }
@@ -230,7 +230,7 @@ impl Outcome {
     }
 }
 
-/// Replays a trace on this machine with this aging. Levels apply from the trace's `dials` line on, or from the
+/// Replays a trace on this machine with this aging. Levels apply from the trace's `levels` line on, or from the
 /// beginning without one.
 pub fn replay(trace: &Trace, machine: &Machine, aging: &Aging) -> Outcome {
     let mut memory = Memory::of(trace, machine, aging);
@@ -248,7 +248,7 @@ impl Memory {
                 (begin..begin + count).for_each(|page| self.access(access, page));
             }
             Step::Wait { us } => self.pass(us),
-            Step::Levels => self.dials_hold = true,
+            Step::Levels => self.levels_hold = true,
             Step::Phase(phase) => self.begin_phase(phase),
         }
     }

@@ -1,11 +1,11 @@
-//! Pages brought in by streams: each four bytes are an insertion, a wait, a scan, or pages that stayed. Every inserted
+//! Page-cache insertions of streams: each four bytes are an insertion, a wait, a scan, or pages that stayed. Every inserted
 //! page is dropped once, or given up; nothing waits for ever; and the ranges of a file are a set.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use access::insertions::{FileId, Insertion};
-use aging::controller::{self, Seen};
+use aging::controller::{self, Measured};
 use aging::levels::{Bounds, Level};
 use aging::ranges::Ranges;
 use aging::streams::detect::Detector;
@@ -28,11 +28,11 @@ pub fn run(bytes: &[u8]) -> bool {
             0..=2 => {
                 let file = FileId { device: (8, 1), inode: c % 5, generation: 0 };
                 let process = Pid(fits(c / 5 + 1));
-                let arrival = Insertion { file, pages: range.clone(), process };
+                let insertion = Insertion { file, pages: range.clone(), process };
                 if b > 0 {
-                    queue.came(now, &arrival, Pages(c));
+                    queue.insert(now, &insertion, Pages(c));
                     came += b;
-                    detector.came(arrival);
+                    detector.add(insertion);
                 }
             }
             3 => now += Duration::from_millis(a * b),
@@ -59,12 +59,12 @@ pub fn run(bytes: &[u8]) -> bool {
         }
         assert_eq!(queue.waiting().0, came - went - given_up);
         let bounds = Bounds { low: Level::clamped(word[1].min(word[2])), high: Level::clamped(word[1].max(word[2])) };
-        let seen = Seen {
+        let measured = Measured {
             refaults_per_s: a as f64,
             quiet: Duration::from_secs(b),
             stalled: Fraction::clamped(c as f64 / 255.0),
         };
-        if let Some((to, _)) = controller::moved(bounds.low, bounds, seen) {
+        if let Some((to, _)) = controller::moved(bounds.low, bounds, measured) {
             assert!((bounds.low..=bounds.high).contains(&to));
         }
     }

@@ -429,12 +429,12 @@ fn a_group_made_meanwhile_has_its_weight_in_the_end(_: &Host) -> Outcome {
 /// An impossible request gets one line with the reason, and the remedy.
 fn what_cannot_be_aged_is_named(_: &Host) -> Outcome {
     let cases: [(&[&str], i32, &str); 9] = [
-        (&[], 2, "no dial is given"),
+        (&[], 2, "no level is given"),
         (&["--code", "101"], 2, "101: expected a number from 0"),
         (&["--code", "80-60"], 2, "80-60: expected a number from 0"),
         (&["--code", "100", "--cgroup", "no-such-group"], 2, "cannot find control group no-such-group"),
         (&["--code", "100", "--pid", "999999999"], 2, "999999999"),
-        (&["--code", "100", "--budget", "9999GiB"], 2, "cannot pin up to"),
+        (&["--code", "100", "--budget", "9999GiB"], 2, "cannot mlock up to"),
         (&["--code", "100", "--budget", "10"], 2, "expected a part of the memory or a size"),
         (&["--cache", "0", "--", "no-such-command"], 127, "no such command"),
         (&["--cache", "0", "--cgroup", "a", "--pid", "1"], 2, "cannot be used with"),

@@ -369,10 +369,10 @@ fn a_process_whose_mmap_lock_does_not_come_is_passed_over(_: &Host) -> Outcome {
     let said = server.masu(&["aging", "--mapped", "100", "--dry-run"])?;
     assert_eq!((said.code(), said.err.as_str()), (0, ""));
     // From Linux 6.17 maps are read without the lock (CONFIG_PER_VMA_LOCK): then it is the file that is passed over.
-    let causes = ["not to be had in time; it is tried again", "whose server may not answer"];
+    let causes = ["the mappings of its process in time; retried", "whose server may not answer"];
     let is_line = |line: &str| line.starts_with("left out 1, ") && causes.iter().any(|cause| line.ends_with(cause));
     assert!(said.out.lines().any(is_line), "{}", said.out);
-    assert!(said.out.contains("code: would pin "), "{}", said.out);
+    assert!(said.out.contains("code: would mlock "), "{}", said.out);
     let said = server.masu(&["llc", "shared"])?;
     assert!(said.out.contains(&format!("not looked at: process {pid}: ")), "{}", said.out);
     server.end();

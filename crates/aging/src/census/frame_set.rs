@@ -1,5 +1,7 @@
 //! A set of page frames.
 
+use units::cast;
+
 /// Page frames, a bit each: 32 KiB for each GiB of memory up to the highest in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FrameSet {
@@ -50,9 +52,9 @@ impl FrameSet {
     }
 }
 
-/// The word and the bit of a frame. Frames of a kernel are below 2^40, so the index fits.
+/// The word and the bit of a frame.
 fn place(frame: u64) -> (usize, u64) {
-    (usize::try_from(frame / 64).unwrap_or(usize::MAX), 1 << (frame % 64))
+    (cast::index(frame / 64), 1 << (frame % 64))
 }
 
 #[cfg(test)]

@@ -93,7 +93,7 @@ c0001000-eebfffff : PCI Bus 0000:00
     }
 
     #[test]
-    fn where_no_addresses_are_said_the_zones_are_looked_at() {
+    fn without_addresses_the_zones_are_read() {
         let zones = 0x1..0x40_0000;
         let kernel = FakeKernel::new().file("proc/zoneinfo", ZONES);
         assert_eq!(Memory::of(&kernel).unwrap().ranges(), std::slice::from_ref(&zones));
@@ -102,7 +102,7 @@ c0001000-eebfffff : PCI Bus 0000:00
     }
 
     #[test]
-    fn addresses_that_are_not_shown_are_no_reason_to_guess() {
+    fn hidden_addresses_are_an_error() {
         let hidden = "00000000-00000000 : System RAM\n";
         let kernel = FakeKernel::new().file("proc/zoneinfo", ZONES).file("proc/iomem", hidden);
         assert!(matches!(Memory::of(&kernel), Err(Error::Denied(_))));

@@ -13,7 +13,7 @@ use units::{AddressRange, Bytes, Pages};
 use super::frame_set::FrameSet;
 use super::kind::Kind;
 use super::memory::Memory;
-use super::tally::{OfStanding, fraction, standing};
+use super::tally::{ByLruState, fraction, lru_state};
 use super::{Closeness, OfClass, OfRest};
 use crate::class::{Class, Rest};
 
@@ -144,11 +144,11 @@ impl Frames {
         no_lists: Option<&str>,
         closeness: Closeness,
     ) -> Result<(Vec<OfClass>, f64), Error> {
-        let (mut classes, mut looked_at, mut all) = (Vec::new(), 0, 0);
+        let (mut classes, mut frames_read, mut all) = (Vec::new(), 0, 0);
         for class in CLASSES {
             let set = self.set(class);
-            let (found, asked): (OfStanding, u64) = standing(table, set, closeness)?;
-            looked_at += asked;
+            let (found, asked): (ByLruState, u64) = lru_state(table, set, closeness)?;
+            frames_read += asked;
             all += set.len();
             let refaults = Known::Unknown(
                 "the kernel counts them for the host and for control groups; masu those of files, while it watches"
@@ -156,7 +156,7 @@ impl Frames {
             );
             classes.push(found.of_class(class, no_lists, refaults));
         }
-        Ok((classes, fraction(looked_at, all)))
+        Ok((classes, fraction(frames_read, all)))
     }
 }
 

@@ -6,12 +6,12 @@ use linux::Error;
 use linux::kpagecgroup::GroupTable;
 use linux::kpageflags::{FrameFlags, FrameTable};
 use linux::probe::Known;
-use units::{Bytes, Pages};
+use units::{Bytes, Pages, cast};
 
 use super::frame_set::FrameSet;
 use super::memory::Memory;
 use super::{Closeness, OfClass, OfRest};
-use crate::class::{Class, Rest, Standing, Use, standing_of, use_of};
+use crate::class::{Class, LruState, Rest, Use, lru_state_of, use_of};
 use crate::sample::{Design, Pick, Sum, picks, picks_of_all};
 
 /// Number of blocks in a sample, for a host of any size: about 20 ms.
@@ -32,37 +32,37 @@ pub struct Charged<'a> {
 /// Sums during a scan.
 #[derive(Debug, Default)]
 pub struct Tally {
-    classes: [OfStanding; Class::ALL.len()],
+    classes: [ByLruState; Class::ALL.len()],
     rest: [Sum; Rest::ALL.len()],
-    looked_at: u64,
+    frames_read: u64,
     frames: u64,
 }
 
 /// Sums of one class.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct OfStanding {
+pub struct ByLruState {
     all: Sum,
-    by_standing: [Sum; 3],
+    by_state: [Sum; 3],
 }
 
-impl OfStanding {
+impl ByLruState {
     fn add(&mut self, pick: Pick, seen: [u64; 3]) {
         self.all.add(pick, seen.iter().sum());
-        self.by_standing.iter_mut().zip(seen).for_each(|(sum, seen)| sum.add(pick, seen));
+        self.by_state.iter_mut().zip(seen).for_each(|(sum, seen)| sum.add(pick, seen));
     }
 
     /// Report of a class. `no_lists`: reason that the kernel has no active list.
     pub fn of_class(&self, class: Class, no_lists: Option<&str>, refaults: Known<u64>) -> OfClass {
-        let amount = |standing: Standing| bytes(self.by_standing[standing as usize].frames());
+        let amount = |lru_state: LruState| bytes(self.by_state[lru_state as usize].frames());
         let listed =
-            |standing| no_lists.map_or_else(|| Known::Value(amount(standing)), |why| Known::Unknown(why.to_owned()));
-        let bound = self.by_standing.iter().map(Sum::bound).fold(self.all.bound(), f64::max);
+            |lru_state| no_lists.map_or_else(|| Known::Value(amount(lru_state)), |why| Known::Unknown(why.to_owned()));
+        let bound = self.by_state.iter().map(Sum::bound).fold(self.all.bound(), f64::max);
         OfClass {
             class,
             bytes: bytes(self.all.frames()),
-            active_bytes: listed(Standing::Active),
-            idle_bytes: listed(Standing::Idle),
-            locked_bytes: amount(Standing::Locked),
+            active_bytes: listed(LruState::Active),
+            idle_bytes: listed(LruState::Idle),
+            locked_bytes: amount(LruState::Locked),
             error_bound_bytes: bytes(bound),
             refaults,
         }
@@ -86,8 +86,7 @@ impl Tally {
         let mut tally = Tally::default();
         let (mut flags, mut groups) = (Vec::new(), Vec::new());
         for pick in picks_of_all(memory.ranges(), design) {
-            // A block is at most as long as a read, so the number fits.
-            let count = usize::try_from(pick.count).unwrap_or(0);
+            let count = cast::index(pick.count);
             flags.clear();
             table.read_into(pick.first, count, &mut flags)?;
             if let Some(only) = only {
@@ -111,20 +110,20 @@ impl Tally {
         let mut rest = [0; Rest::ALL.len()];
         for found in uses {
             match found? {
-                Use::Aged(class, standing) => classes[class as usize][standing as usize] += 1,
+                Use::Aged(class, lru_state) => classes[class as usize][lru_state as usize] += 1,
                 Use::Rest(kind) => rest[kind as usize] += 1,
                 Use::Absent => {}
             }
         }
         self.classes.iter_mut().zip(classes).for_each(|(sums, seen)| sums.add(pick, seen));
         self.rest.iter_mut().zip(rest).for_each(|(sum, seen)| sum.add(pick, seen));
-        self.looked_at += pick.count;
+        self.frames_read += pick.count;
         self.frames += pick.stands_for;
         Ok(())
     }
 
     /// Sums of a class.
-    pub fn class(&self, class: Class) -> &OfStanding {
+    pub fn class(&self, class: Class) -> &ByLruState {
         &self.classes[class as usize]
     }
 
@@ -136,7 +135,7 @@ impl Tally {
 
     /// Fraction of the frames that was read.
     pub fn sampled_fraction(&self) -> f64 {
-        fraction(self.looked_at, self.frames)
+        fraction(self.frames_read, self.frames)
     }
 }
 
@@ -144,22 +143,21 @@ impl Tally {
 ///
 /// # Errors
 /// `Denied` without CAP_SYS_ADMIN.
-pub fn standing(table: &FrameTable, frames: &FrameSet, closeness: Closeness) -> Result<(OfStanding, u64), Error> {
+pub fn lru_state(table: &FrameTable, frames: &FrameSet, closeness: Closeness) -> Result<(ByLruState, u64), Error> {
     let all = frames.len();
     let mut left = frames.iter();
-    let (mut found, mut at, mut looked_at) = (OfStanding::default(), 0, 0);
+    let (mut found, mut at, mut frames_read) = (ByLruState::default(), 0, 0);
     for pick in picks(0, all, closeness.design(SAMPLED_BLOCKS_OF_SOME, all)) {
         let mut seen = [0; 3];
-        let between = usize::try_from(pick.first - at).unwrap_or(usize::MAX);
-        for frame in left.by_ref().skip(between).take(usize::try_from(pick.count).unwrap_or(usize::MAX)) {
+        for frame in left.by_ref().skip(cast::index(pick.first - at)).take(cast::index(pick.count)) {
             let flags = of_its_block(table, frame, table.flags(frame)?)?;
-            seen[standing_of(flags) as usize] += 1;
+            seen[lru_state_of(flags) as usize] += 1;
         }
         at = pick.first + pick.count;
-        looked_at += pick.count;
+        frames_read += pick.count;
         found.add(pick, seen);
     }
-    Ok((found, looked_at))
+    Ok((found, frames_read))
 }
 
 /// Quotient of two counts; 1 if `all` is 0.

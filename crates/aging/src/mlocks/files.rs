@@ -47,8 +47,8 @@ pub fn window(mapped: &MappedFile, length: Pages) -> Range<u64> {
 }
 
 /// Can any class of the file have a claim to be mlocked?
-pub fn has_a_claim(mapped: &MappedFile, dials: &Levels) -> bool {
-    let has = |class| dials.get(class).is_some();
+pub fn has_a_claim(mapped: &MappedFile, levels: &Levels) -> bool {
+    let has = |class| levels.get(class).is_some();
     (has(Class::Code) && !mapped.code.is_empty()) || has(Class::ReadOnly) || has(Class::Shared)
 }
 
@@ -64,7 +64,7 @@ pub struct Wanted {
     /// File.
     pub key: FileKey,
     /// Some pages are mlocked.
-    pub is_pinned: bool,
+    pub is_mlocked: bool,
 }
 
 /// Chooses the files to hold, within `limit` files.
@@ -73,7 +73,7 @@ pub fn choose(mapped: &Mapped, mut wanted: Vec<Wanted>, limit: u64, left_out: &m
     wanted.retain(|of| file(of).is_some());
     // Within one owner, files with mlocked pages stay first, then large files.
     let pages = |of: &Wanted| file(of).map_or(0, |file| file.all.pages());
-    wanted.sort_by_cached_key(|of| (!of.is_pinned, std::cmp::Reverse(pages(of)), of.key));
+    wanted.sort_by_cached_key(|of| (!of.is_mlocked, std::cmp::Reverse(pages(of)), of.key));
     let unit = ADDRESSES.pages().0 / limit.max(1);
     let claims: Vec<Claim> = wanted
         .iter()
@@ -189,16 +189,16 @@ mod tests {
         mapped
     }
 
-    fn wanted(mapped: &Mapped, pinned: &[u64]) -> Vec<Wanted> {
-        mapped.files.keys().map(|key| Wanted { key: *key, is_pinned: pinned.contains(&key.inode) }).collect()
+    fn wanted(mapped: &Mapped, mlocked: &[u64]) -> Vec<Wanted> {
+        mapped.files.keys().map(|key| Wanted { key: *key, is_mlocked: mlocked.contains(&key.inode) }).collect()
     }
 
-    fn chosen(mapped: &Mapped, pinned: &[u64], limit: u64) -> Vec<u64> {
-        choose(mapped, wanted(mapped, pinned), limit, &mut Tally::default()).into_iter().map(|key| key.inode).collect()
+    fn chosen(mapped: &Mapped, mlocked: &[u64], limit: u64) -> Vec<u64> {
+        choose(mapped, wanted(mapped, mlocked), limit, &mut Tally::default()).into_iter().map(|key| key.inode).collect()
     }
 
     #[test]
-    fn three_quarters_of_what_there_may_be_are_for_pins() {
+    fn three_quarters_of_the_limits_are_for_mlock() {
         assert_eq!(most(1024, 65_530), 768);
         assert_eq!(most(u64::MAX, 4000), 3000);
         assert_eq!((most(1 << 20, 1 << 20), most(3, 9)), (FILES_MAX, FILES_MIN));
@@ -220,12 +220,12 @@ mod tests {
     }
 
     #[test]
-    fn one_users_files_keep_nobody_elses_out() {
+    fn the_files_of_one_user_keep_no_other_user_out() {
         let mut files = vec![("/", 4001, 0..1); 300];
         files.push(("/", 4002, 0..10));
         let all = mapped(&files);
-        let pinned: Vec<u64> = (0..100).collect();
-        let held = chosen(&all, &pinned, 100);
+        let mlocked: Vec<u64> = (0..100).collect();
+        let held = chosen(&all, &mlocked, 100);
         assert_eq!((held.len(), held.contains(&300)), (100, true), "also when the others came first");
         let after: Vec<u64> = held.clone();
         assert_eq!(
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_that_may_pass_is_tried_again_and_another_is_not() {
+    fn a_passing_refusal_is_retried_and_a_lasting_one_is_not() {
         let mut refusals = Refusals::default();
         let full = Some(Cause::Kernel(rustix::io::Errno::MFILE.raw_os_error()));
         refusals.add(key(1), full, Duration::ZERO);
@@ -272,29 +272,29 @@ mod tests {
         assert!(!refusals.has(key(1), SECOND * 60), "at most a minute");
         let mut left_out = Tally::default();
         refusals.count(&mapped(&[("/", 1, 0..1)]), Duration::ZERO, &mut left_out);
-        assert!(!refusals.has(key(2), Duration::ZERO), "what nobody maps is forgotten");
+        assert!(!refusals.has(key(2), Duration::ZERO), "an unmapped file is forgotten");
     }
 
     #[test]
     fn a_file_that_is_refused_in_this_pass_is_in_its_tally() {
         let (all, mut refusals, mut left_out) = (mapped(&[("/", 1, 0..2)]), Refusals::default(), Tally::default());
         refusals.add_and_count(key(0), Cause::Unknown, &all, Duration::ZERO, &mut left_out);
-        let said = crate::left_out::Said::default().of(left_out, &all.owners, Duration::ZERO);
-        assert_eq!((said.len(), said[0].count, said[0].bytes), (1, 1, Bytes(8192)));
+        let lines = crate::left_out::Reports::default().of(left_out, &all.owners, Duration::ZERO);
+        assert_eq!((lines.len(), lines[0].count, lines[0].bytes), (1, 1, Bytes(8192)));
         let mut next = Tally::default();
         refusals.count(&all, SECOND, &mut next);
-        let said = crate::left_out::Said::default().of(next, &all.owners, SECOND);
-        assert!(said.is_empty(), "it is tried again in this pass, and counted if it is refused again");
+        let lines = crate::left_out::Reports::default().of(next, &all.owners, SECOND);
+        assert!(lines.is_empty(), "it is tried again in this pass, and counted if it is refused again");
     }
 
     proptest! {
         #[test]
-        fn no_more_are_held_than_there_may_be_and_who_has_few_has_all(
-            files in prop::collection::vec((0u32..6, 1u64..100), 0..80), limit in 1u64..60, pinned in prop::collection::vec(0u64..80, 0..60),
+        fn the_limit_holds_and_an_owner_with_few_files_has_all(
+            files in prop::collection::vec((0u32..6, 1u64..100), 0..80), limit in 1u64..60, mlocked in prop::collection::vec(0u64..80, 0..60),
         ) {
             let files: Vec<(&str, u32, Range<u64>)> = files.into_iter().map(|(user, pages)| ("/a", user, 0..pages)).collect();
             let all = mapped(&files);
-            let held = chosen(&all, &pinned, limit);
+            let held = chosen(&all, &mlocked, limit);
             prop_assert!(held.len() as u64 <= limit);
             prop_assert_eq!(held.len(), files.len().min(usize::try_from(limit).unwrap()), "and none fewer");
             let users: BTreeSet<u32> = files.iter().map(|(_, user, _)| *user).collect();

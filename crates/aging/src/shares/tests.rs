@@ -25,7 +25,7 @@ fn a_user_with_many_claims_takes_nothing_from_one_with_few() {
 }
 
 #[test]
-fn users_of_one_group_share_what_their_group_has() {
+fn users_of_one_group_share_the_part_of_the_group() {
     let mut owners = Owners::default();
     let many: Vec<Owner> = (0..50).map(|user| owners.of("/user.slice/mallory", 100_000 + user)).collect();
     let victim = owners.of("/system.slice/web", 33);
@@ -37,7 +37,7 @@ fn users_of_one_group_share_what_their_group_has() {
 }
 
 #[test]
-fn groups_that_a_user_makes_below_its_own_share_its_share() {
+fn child_groups_of_a_user_share_its_share() {
     let mut owners = Owners::default();
     let many: Vec<Owner> = (0..50).map(|nth| owners.of(&format!("/user.slice/mallory/{nth}"), 1000)).collect();
     let victim = owners.of("/user.slice/alice", 1001);
@@ -47,7 +47,7 @@ fn groups_that_a_user_makes_below_its_own_share_its_share() {
 }
 
 #[test]
-fn a_large_claim_does_not_overtake_small_ones_and_what_does_not_fit_is_left_out() {
+fn a_large_claim_does_not_overtake_small_ones_and_a_claim_that_does_not_fit_is_left_out() {
     let mut owners = Owners::default();
     let (a, b) = (owners.of("/a", 1), owners.of("/b", 1));
     let claims = [vec![Claim { owners: vec![a], size: 90 }], ones(a, 5), ones(b, 50)].concat();
@@ -58,7 +58,7 @@ fn a_large_claim_does_not_overtake_small_ones_and_what_does_not_fit_is_left_out(
 }
 
 #[test]
-fn what_several_map_is_granted_once() {
+fn a_claim_of_several_owners_is_granted_once() {
     let mut owners = Owners::default();
     let (a, b) = (owners.of("/", 1), owners.of("/", 2));
     let shared = Claim { owners: vec![a, b], size: 4 };

@@ -14,9 +14,9 @@ use units::Pages;
 
 use super::policy::{Due, Queue};
 
-/// Result of dropping pages.
+/// Pages of a drop, by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Went {
+pub struct DropResult {
     /// No longer in the page cache.
     pub dropped: Pages,
     /// Still present, and retried later: dirty, or in use.
@@ -25,9 +25,9 @@ pub struct Went {
     pub left: Pages,
 }
 
-impl Went {
+impl DropResult {
     /// Adds another result.
-    pub fn add(&mut self, other: Went) {
+    pub fn add(&mut self, other: DropResult) {
         self.dropped.0 += other.dropped.0;
         self.later.0 += other.later.0;
         self.left.0 += other.left.0;
@@ -43,7 +43,7 @@ pub struct Dropper {
 }
 
 /// Any user may mount file systems of its own (FUSE): unreachable files are reported for at most this many devices.
-const DEVICES_TOLD: usize = 256;
+const DEVICES_REPORTED: usize = 256;
 
 impl Dropper {
     /// Reads the mounted file systems.
@@ -60,32 +60,38 @@ impl Dropper {
     }
 
     /// Drops the due pages; remaining pages go back to the queue.
-    pub fn let_go(&mut self, files: &impl KernelFiles, queue: &mut Queue, due: Vec<Due>, now: Duration) -> Went {
+    pub fn drop_due(
+        &mut self,
+        files: &impl KernelFiles,
+        queue: &mut Queue,
+        due: Vec<Due>,
+        now: Duration,
+    ) -> DropResult {
         let mut of_file: BTreeMap<FileId, Vec<Due>> = BTreeMap::new();
         for due in due {
             of_file.entry(due.file).or_default().push(due);
         }
-        let mut went = Went::default();
+        let mut result = DropResult::default();
         for (id, mut due) in of_file {
             due.sort_by_key(|due| due.pages.start);
             // Metadata of file systems, and raw reads of block devices, belong to no file that could be opened again.
             if is_of_block_device(files, id) {
-                went.left.0 += count(&due);
+                result.left.0 += count(&due);
                 continue;
             }
             match self.open(files, id) {
-                Ok(Some(file)) => joined(due).iter().for_each(|row| went.add(let_go_of(&file, queue, row, now))),
+                Ok(Some(file)) => joined(due).iter().for_each(|row| result.add(drop_row(&file, queue, row, now))),
                 // The pages of a deleted file are gone with it.
-                Ok(None) => went.dropped.0 += count(&due),
+                Ok(None) => result.dropped.0 += count(&due),
                 Err(error) => {
-                    if self.unreachable.len() < DEVICES_TOLD {
+                    if self.unreachable.len() < DEVICES_REPORTED {
                         self.unreachable.entry(id.device).or_insert_with(|| error.to_string());
                     }
-                    went.left.0 += count(&due);
+                    result.left.0 += count(&due);
                 }
             }
         }
-        went
+        result
     }
 
     /// `None` for a deleted file.
@@ -158,9 +164,9 @@ impl Row {
     }
 }
 
-fn let_go_of(file: &File, queue: &mut Queue, row: &Row, now: Duration) -> Went {
+fn drop_row(file: &File, queue: &mut Queue, row: &Row, now: Duration) -> DropResult {
     let all = row.pages.end - row.pages.start;
-    let mut went = Went::default();
+    let mut result = DropResult::default();
     // Pages under write-back cannot be dropped; if all are, there is nothing to do.
     let waits = row.parts.iter().all(|part| part.writes > 0) && waits_for_the_disk(file, &row.pages);
     let answer = if waits {
@@ -169,19 +175,19 @@ fn let_go_of(file: &File, queue: &mut Queue, row: &Row, now: Duration) -> Went {
         page_cache::drop_clean(file, row.pages.clone()).and_then(|()| stayed(file, &row.pages))
     };
     // A file system that refuses keeps its pages; there is nothing to retry.
-    let Ok((runs, unwritten)) = answer else { return Went { left: Pages(all), ..went } };
-    went.dropped = Pages(all);
+    let Ok((runs, unwritten)) = answer else { return DropResult { left: Pages(all), ..result } };
+    result.dropped = Pages(all);
     for run in runs {
         // Some pages are dirty; the query tells whether these are.
         let unwritten = unwritten && (waits || is_unwritten(file, &run));
         for (part, pages) in row.parts_of(&run) {
             let count = pages.end - pages.start;
-            went.dropped.0 -= count;
+            result.dropped.0 -= count;
             let again = queue.stayed(now, part, pages, unwritten);
-            *(if again { &mut went.later.0 } else { &mut went.left.0 }) += count;
+            *(if again { &mut result.later.0 } else { &mut result.left.0 }) += count;
         }
     }
-    went
+    result
 }
 
 fn state_of(file: &File, pages: &Range<u64>) -> Result<CacheStat, Error> {
@@ -218,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_file_system_reads_of_its_device_is_known_by_the_devices_number() {
+    fn pages_of_a_block_device_are_recognized_by_its_number() {
         let kernel = linux::fake::FakeKernel::new().file("sys/dev/block/254:0/dev", "254:0\n");
         let id = |device, inode| FileId { device, inode, generation: 0 };
         assert!(is_of_block_device(&kernel, id((0, 3), 254 << 20)));
@@ -233,14 +239,14 @@ mod tests {
     }
 
     #[test]
-    fn ranges_that_follow_each_other_are_asked_for_as_one_and_each_page_once() {
+    fn consecutive_ranges_are_dropped_as_one_and_each_page_once() {
         let rows = joined(vec![due(0..4, 0), due(2..3, 5), due(3..8, 0), due(8..9, 1), due(12..13, 1)]);
         let parts = vec![due(0..4, 0), due(4..8, 0), due(8..9, 1)];
         assert_eq!(rows, [Row { pages: 0..9, parts }, Row { pages: 12..13, parts: vec![due(12..13, 1)] }]);
     }
 
     #[test]
-    fn what_stays_of_a_row_keeps_its_past_and_what_has_the_same_is_one() {
+    fn remaining_parts_keep_their_history_and_equal_ones_merge() {
         let row = joined(vec![due(0..4, 0), due(4..8, 0), due(8..16, 1)]).remove(0);
         let parts = |run: Range<u64>| {
             row.parts_of(&run).into_iter().map(|(due, pages)| (due.attempts, pages)).collect::<Vec<_>>()

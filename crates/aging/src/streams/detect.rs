@@ -29,7 +29,7 @@ pub const IN_ORDER: f64 = 0.9;
 const FILES_MOST: usize = 256;
 
 /// Number of files of all processes that are remembered as inserted, 4 bytes each.
-const BROUGHT_MOST: usize = 1 << 18;
+const INSERTED_MOST: usize = 1 << 18;
 
 /// Number of remembered processes with few insertions.
 const PROCESSES_MOST: usize = 1024;
@@ -39,7 +39,7 @@ const PROCESSES_MOST: usize = 1024;
 pub struct Detector {
     processes: BTreeMap<Pid, Process>,
     /// Number of all files remembered as inserted.
-    brought: usize,
+    inserted: usize,
 }
 
 #[derive(Debug, Default)]
@@ -48,7 +48,7 @@ struct Process {
     in_order: u64,
     ends: BTreeMap<FileId, End>,
     /// Files whose first page it has inserted, by a hash of their number.
-    brought: BTreeSet<u32>,
+    inserted: BTreeSet<u32>,
     /// Insertions before the decision.
     before: Vec<Insertion>,
     is_stream: bool,
@@ -64,24 +64,24 @@ struct End {
 
 impl Detector {
     /// Insertions of a stream: of this one, and of earlier ones by the same process.
-    pub fn came(&mut self, arrival: Insertion) -> Vec<Insertion> {
-        if !self.processes.contains_key(&arrival.process) {
-            self.make_room();
+    pub fn add(&mut self, insertion: Insertion) -> Vec<Insertion> {
+        if !self.processes.contains_key(&insertion.process) {
+            self.forget_small();
         }
-        if self.brought >= BROUGHT_MOST
-            && let Some(process) = self.processes.values_mut().max_by_key(|process| process.brought.len())
+        if self.inserted >= INSERTED_MOST
+            && let Some(process) = self.processes.values_mut().max_by_key(|process| process.inserted.len())
         {
-            self.brought -= process.brought.len();
-            process.brought.clear();
+            self.inserted -= process.inserted.len();
+            process.inserted.clear();
         }
-        let process = self.processes.entry(arrival.process).or_default();
-        let before = process.brought.len();
-        process.note(&arrival);
-        self.brought += process.brought.len() - before;
+        let process = self.processes.entry(insertion.process).or_default();
+        let before = process.inserted.len();
+        process.note(&insertion);
+        self.inserted += process.inserted.len() - before;
         if process.is_stream {
-            return vec![arrival];
+            return vec![insertion];
         }
-        process.before.push(arrival);
+        process.before.push(insertion);
         if process.all >= MUCH.0 {
             process.is_stream = is_in_order(process.in_order, process.all);
             let before = std::mem::take(&mut process.before);
@@ -96,16 +96,16 @@ impl Detector {
 
     /// Forgets the half of the undecided processes with the fewest insertions when there are too many. Many short-lived
     /// readers therefore cannot hide other processes.
-    fn make_room(&mut self) {
+    fn forget_small(&mut self) {
         let undecided = self.processes.values().filter(|process| !process.is_stream);
         let mut amounts: Vec<u64> = undecided.map(|process| process.all).collect();
         if amounts.len() < PROCESSES_MOST {
             return;
         }
         amounts.sort_unstable();
-        let little = amounts.get(amounts.len() / 2).copied().unwrap_or(u64::MAX);
+        let little = amounts[amounts.len() / 2];
         self.processes.retain(|_, process| process.is_stream || process.all > little);
-        self.brought = self.processes.values().map(|process| process.brought.len()).sum();
+        self.inserted = self.processes.values().map(|process| process.inserted.len()).sum();
     }
 
     /// Processes that are streams.
@@ -116,25 +116,25 @@ impl Detector {
     /// Forgets processes that have ended.
     pub fn forget(&mut self, mut has_ended: impl FnMut(Pid) -> bool) {
         self.processes.retain(|pid, _| !has_ended(*pid));
-        self.brought = self.processes.values().map(|process| process.brought.len()).sum();
+        self.inserted = self.processes.values().map(|process| process.inserted.len()).sum();
     }
 }
 
 impl Process {
-    fn note(&mut self, arrival: &Insertion) {
-        let count = arrival.pages.end.saturating_sub(arrival.pages.start);
-        let start = arrival.pages.start;
+    fn note(&mut self, insertion: &Insertion) {
+        let count = insertion.pages.end.saturating_sub(insertion.pages.start);
+        let start = insertion.pages.start;
         self.all += count;
-        let end = self.ends.get(&arrival.file).copied();
+        let end = self.ends.get(&insertion.file).copied();
         let is_again =
-            if start == 0 { !self.brought.insert(short(arrival.file)) } else { end.is_some_and(|end| end.is_again) };
+            if start == 0 { !self.inserted.insert(short(insertion.file)) } else { end.is_some_and(|end| end.is_again) };
         if !is_again && (start == 0 || end.is_some_and(|end| end.page == start)) {
             self.in_order += count;
         }
-        if self.ends.len() >= FILES_MOST && !self.ends.contains_key(&arrival.file) {
+        if self.ends.len() >= FILES_MOST && !self.ends.contains_key(&insertion.file) {
             self.ends.clear();
         }
-        self.ends.insert(arrival.file, End { page: arrival.pages.end, is_again });
+        self.ends.insert(insertion.file, End { page: insertion.pages.end, is_again });
         // A process that changes to lookups is no stream any more.
         if self.is_stream && self.all >= 2 * MUCH.0 {
             self.is_stream = is_in_order(self.in_order, self.all);
@@ -161,27 +161,27 @@ mod tests {
 
     use super::*;
 
-    fn arrival(inode: u64, pages: Range<u64>) -> Insertion {
+    fn insertion(inode: u64, pages: Range<u64>) -> Insertion {
         Insertion { file: FileId { device: (8, 1), inode, generation: 0 }, pages, process: Pid(7) }
     }
 
-    fn pages(arrivals: &[Insertion]) -> u64 {
-        arrivals.iter().map(|arrival| arrival.pages.end - arrival.pages.start).sum()
+    fn pages(insertions: &[Insertion]) -> u64 {
+        insertions.iter().map(|insertion| insertion.pages.end - insertion.pages.start).sum()
     }
 
-    fn arrival_of(process: i32, inode: u64, pages: Range<u64>) -> Insertion {
-        Insertion { process: Pid(process), ..arrival(inode, pages) }
+    fn insertion_of(process: i32, inode: u64, pages: Range<u64>) -> Insertion {
+        Insertion { process: Pid(process), ..insertion(inode, pages) }
     }
 
     #[test]
-    fn many_processes_that_read_little_keep_no_stream_from_being_found() {
+    fn many_small_readers_hide_no_stream() {
         let mut detector = Detector::default();
         for nth in 0..MUCH.0 / 128 {
             for other in 0..50 {
                 let pid = i32::try_from(100 + nth * 50 + other).unwrap();
-                detector.came(arrival_of(pid, 9, 0..1));
+                detector.add(insertion_of(pid, 9, 0..1));
             }
-            detector.came(arrival(1, nth * 128..(nth + 1) * 128));
+            detector.add(insertion(1, nth * 128..(nth + 1) * 128));
         }
         assert_eq!(detector.streams().collect::<Vec<_>>(), [Pid(7)]);
         assert!(detector.processes.len() <= PROCESSES_MOST + 1);
@@ -190,18 +190,18 @@ mod tests {
     #[test]
     fn a_process_that_reads_many_files_makes_masu_forget_its_own() {
         let mut detector = Detector::default();
-        detector.came(arrival_of(7, 1, 0..4));
-        for inode in 0..=BROUGHT_MOST as u64 {
-            detector.came(arrival_of(8, 10 + inode, 0..1));
+        detector.add(insertion_of(7, 1, 0..4));
+        for inode in 0..=INSERTED_MOST as u64 {
+            detector.add(insertion_of(8, 10 + inode, 0..1));
         }
-        assert_eq!(detector.processes[&Pid(7)].brought.len(), 1);
-        assert!(detector.processes[&Pid(8)].brought.len() < BROUGHT_MOST);
+        assert_eq!(detector.processes[&Pid(7)].inserted.len(), 1);
+        assert!(detector.processes[&Pid(8)].inserted.len() < INSERTED_MOST);
     }
 
     #[test]
     fn a_copy_is_a_stream_from_its_first_page_on() {
         let mut detector = Detector::default();
-        let found: u64 = (0..300).map(|n| pages(&detector.came(arrival(1, n * 128..(n + 1) * 128)))).sum();
+        let found: u64 = (0..300).map(|n| pages(&detector.add(insertion(1, n * 128..(n + 1) * 128)))).sum();
         assert_eq!(found, 300 * 128);
         assert_eq!(detector.streams().collect::<Vec<_>>(), [Pid(7)]);
     }
@@ -209,38 +209,38 @@ mod tests {
     #[test]
     fn a_backup_of_many_small_files_is_a_stream() {
         let mut detector = Detector::default();
-        let found: u64 = (0..3000).map(|inode| pages(&detector.came(arrival(inode, 0..8)))).sum();
+        let found: u64 = (0..3000).map(|inode| pages(&detector.add(insertion(inode, 0..8)))).sum();
         assert_eq!(found, 3000 * 8);
     }
 
     #[test]
-    fn a_database_that_warms_up_by_looking_things_up_is_none() {
+    fn a_database_with_random_lookups_is_no_stream() {
         let mut detector = Detector::default();
         let found: u64 = (0..20_000u64)
-            .map(|n| pages(&detector.came(arrival(1, (n * 7919) % 100_000 + 1..(n * 7919) % 100_000 + 5))))
+            .map(|n| pages(&detector.add(insertion(1, (n * 7919) % 100_000 + 1..(n * 7919) % 100_000 + 5))))
             .sum();
         assert_eq!((found, detector.streams().count()), (0, 0));
     }
 
     #[test]
-    fn one_that_streams_after_looking_up_is_found_and_one_that_stops_streaming_is_let_be() {
+    fn a_process_becomes_a_stream_after_lookups_and_stops_being_one() {
         let mut detector = Detector::default();
         for n in 0..5_000u64 {
-            detector.came(arrival(1, (n * 7919) % 100_000 + 1..(n * 7919) % 100_000 + 5));
+            detector.add(insertion(1, (n * 7919) % 100_000 + 1..(n * 7919) % 100_000 + 5));
         }
-        let found: u64 = (0..600).map(|n| pages(&detector.came(arrival(2, n * 128..(n + 1) * 128)))).sum();
+        let found: u64 = (0..600).map(|n| pages(&detector.add(insertion(2, n * 128..(n + 1) * 128)))).sum();
         assert!(found >= 400 * 128, "{found}");
         for n in 0..20_000u64 {
-            detector.came(arrival(1, (n * 7919) % 100_000 + 1..(n * 7919) % 100_000 + 5));
+            detector.add(insertion(1, (n * 7919) % 100_000 + 1..(n * 7919) % 100_000 + 5));
         }
         assert_eq!(detector.streams().count(), 0);
     }
 
     #[test]
-    fn a_server_that_reads_its_files_again_is_none_and_one_that_goes_on_to_others_is_one_again() {
+    fn a_server_that_reads_its_files_again_is_no_stream_until_it_reads_others() {
         let mut detector = Detector::default();
         let site = |detector: &mut Detector, files: std::ops::Range<u64>| {
-            files.map(|inode| pages(&detector.came(arrival(inode, 0..8)))).sum::<u64>()
+            files.map(|inode| pages(&detector.add(insertion(inode, 0..8)))).sum::<u64>()
         };
         assert_eq!(site(&mut detector, 0..4200), 4200 * 8, "a server that begins looks like a backup");
         site(&mut detector, 0..4200);
@@ -251,10 +251,10 @@ mod tests {
     }
 
     #[test]
-    fn who_reads_one_large_file_over_and_over_is_none() {
+    fn a_repeated_reader_of_one_large_file_is_no_stream() {
         let mut detector = Detector::default();
         let pass = |detector: &mut Detector| {
-            (0..300).map(|n| pages(&detector.came(arrival(1, n * 128..(n + 1) * 128)))).sum::<u64>()
+            (0..300).map(|n| pages(&detector.add(insertion(1, n * 128..(n + 1) * 128)))).sum::<u64>()
         };
         pass(&mut detector);
         pass(&mut detector);
@@ -262,16 +262,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_is_bounded() {
+    fn the_memory_of_the_detector_is_bounded() {
         let mut detector = Detector::default();
         for pid in 0..5000 {
-            detector.came(Insertion { process: Pid(pid), ..arrival(1, 1..2) });
+            detector.add(Insertion { process: Pid(pid), ..insertion(1, 1..2) });
         }
         assert!(detector.processes.len() <= PROCESSES_MOST);
-        for inode in 0..2 * BROUGHT_MOST as u64 {
-            detector.came(arrival(inode, 0..1));
+        for inode in 0..2 * INSERTED_MOST as u64 {
+            detector.add(insertion(inode, 0..1));
         }
-        assert!(detector.processes.values().map(|of| of.brought.len()).sum::<usize>() <= BROUGHT_MOST);
+        assert!(detector.processes.values().map(|of| of.inserted.len()).sum::<usize>() <= INSERTED_MOST);
         detector.forget(|_| true);
         assert!(detector.processes.is_empty());
     }

@@ -98,13 +98,13 @@ pub struct Queue {
     settings: Settings,
     waiting: VecDeque<Waiting>,
     /// Total pages ever inserted, of each file in the queue, and of all files.
-    of_file: BTreeMap<FileId, Came>,
+    of_file: BTreeMap<FileId, Inserted>,
     of_all: u64,
     waiting_pages: u64,
 }
 
 #[derive(Debug, Default)]
-struct Came {
+struct Inserted {
     pages: u64,
     waiting: usize,
     behind: u64,
@@ -147,30 +147,30 @@ impl Queue {
     }
 
     /// Adds an insertion by a stream, with the readahead size for its file.
-    pub fn came(&mut self, now: Duration, arrival: &Insertion, read_ahead: Pages) {
-        let count = arrival.pages.end.saturating_sub(arrival.pages.start);
-        let came = self.of_file.entry(arrival.file).or_default();
-        came.pages += count;
-        came.waiting += 1;
+    pub fn insert(&mut self, now: Duration, insertion: &Insertion, read_ahead: Pages) {
+        let count = insertion.pages.end.saturating_sub(insertion.pages.start);
+        let inserted = self.of_file.entry(insertion.file).or_default();
+        inserted.pages += count;
+        inserted.waiting += 1;
         let far = self.settings.behind_in_file.0;
-        came.behind = if came.is_written { far } else { far.max(ahead(read_ahead).0) };
+        inserted.behind = if inserted.is_written { far } else { far.max(ahead(read_ahead).0) };
         self.of_all += count;
         self.waiting_pages += count;
         // A range that continues the last one of its file joins it: a stream of one file becomes a few long ranges.
         if let Some(last) = self.waiting.back_mut()
-            && last.due.file == arrival.file
-            && last.due.pages.end == arrival.pages.start
+            && last.due.file == insertion.file
+            && last.due.pages.end == insertion.pages.start
             && last.again.is_none()
             && last.due.pages.end - last.due.pages.start < self.settings.behind_in_file.0
         {
-            last.due.pages.end = arrival.pages.end;
-            (last.file_mark, last.all_mark, last.since) = (came.pages, self.of_all, now);
-            came.waiting -= 1;
+            last.due.pages.end = insertion.pages.end;
+            (last.file_mark, last.all_mark, last.since) = (inserted.pages, self.of_all, now);
+            inserted.waiting -= 1;
             return;
         }
         self.waiting.push_back(Waiting {
-            due: Due { file: arrival.file, pages: arrival.pages.clone(), attempts: 0, writes: 0, early: None },
-            file_mark: came.pages,
+            due: Due { file: insertion.file, pages: insertion.pages.clone(), attempts: 0, writes: 0, early: None },
+            file_mark: inserted.pages,
             all_mark: self.of_all,
             since: now,
             again: None,
@@ -233,11 +233,11 @@ impl Queue {
         if attempts >= most || writes >= write_attempts {
             return false;
         }
-        let came = self.of_file.entry(due.file).or_default();
-        came.waiting += 1;
+        let inserted = self.of_file.entry(due.file).or_default();
+        inserted.waiting += 1;
         if unwritten {
-            came.is_written = true;
-            came.behind = self.settings.behind_in_file.0;
+            inserted.is_written = true;
+            inserted.behind = self.settings.behind_in_file.0;
         }
         let after = match (early, unwritten) {
             (Some(at), _) => at - now,
@@ -248,7 +248,7 @@ impl Queue {
         // To the front: it is older than all pages without an attempt.
         self.waiting.push_front(Waiting {
             due: Due { file: due.file, pages, attempts, writes, early: None },
-            file_mark: came.pages,
+            file_mark: inserted.pages,
             all_mark: self.of_all,
             since: now,
             again: Some(after),
@@ -258,7 +258,7 @@ impl Queue {
 
     fn is_passed(&self, entry: &Waiting, now: Duration) -> bool {
         let of_file = self.of_file.get(&entry.due.file);
-        let (pages, behind) = of_file.map_or((0, 0), |came| (came.pages, came.behind));
+        let (pages, behind) = of_file.map_or((0, 0), |inserted| (inserted.pages, inserted.behind));
         if entry.again.is_some() {
             return entry.is_due_again(now);
         }
@@ -271,9 +271,9 @@ impl Queue {
     /// Removes one entry from the counts.
     fn forget(&mut self, due: &Due) {
         self.waiting_pages -= due.pages.end.saturating_sub(due.pages.start);
-        if let Some(came) = self.of_file.get_mut(&due.file) {
-            came.waiting -= 1;
-            if came.waiting == 0 {
+        if let Some(inserted) = self.of_file.get_mut(&due.file) {
+            inserted.waiting -= 1;
+            if inserted.waiting == 0 {
                 self.of_file.remove(&due.file);
             }
         }
@@ -294,7 +294,7 @@ mod tests {
         FileId { device: (254, 0), inode, generation: 0 }
     }
 
-    fn arrival(inode: u64, pages: Range<u64>) -> Insertion {
+    fn insertion(inode: u64, pages: Range<u64>) -> Insertion {
         Insertion { file: file(inode), pages, process: Pid(1) }
     }
 
@@ -309,10 +309,10 @@ mod tests {
     }
 
     #[test]
-    fn what_a_long_stream_has_passed_goes_and_what_is_read_ahead_stays() {
+    fn passed_pages_of_a_long_stream_are_due_and_readahead_is_not() {
         let mut queue = Queue::new(SETTINGS);
         for n in 0..64 {
-            queue.came(Duration::ZERO, &arrival(1, n * 128..(n + 1) * 128), AHEAD);
+            queue.insert(Duration::ZERO, &insertion(1, n * 128..(n + 1) * 128), AHEAD);
         }
         let due = queue.due(Duration::ZERO);
         let last = due.iter().map(|due| due.pages.end).max().unwrap();
@@ -322,22 +322,22 @@ mod tests {
     }
 
     #[test]
-    fn what_a_device_reads_far_ahead_is_not_taken_from_before_its_reader() {
+    fn a_large_readahead_is_not_due_before_its_reader() {
         let far = Pages(2048);
         assert_eq!(ahead(far), Pages(8704), "34 MiB where the kernel reads 8 MiB ahead");
         let mut queue = Queue::new(SETTINGS);
         for n in 0..17 {
-            queue.came(Duration::ZERO, &arrival(1, n * 512..(n + 1) * 512), far);
+            queue.insert(Duration::ZERO, &insertion(1, n * 512..(n + 1) * 512), far);
         }
         assert_eq!(queue.due(Duration::ZERO), []);
-        queue.came(Duration::ZERO, &arrival(1, 8704..10000), far);
+        queue.insert(Duration::ZERO, &insertion(1, 8704..10000), far);
         assert!(pages(&queue.due(Duration::ZERO)) >= 512);
     }
 
     #[test]
-    fn the_end_of_a_file_goes_when_time_has_passed() {
+    fn the_end_of_a_file_is_due_after_some_time() {
         let mut queue = Queue::new(SETTINGS);
-        queue.came(Duration::ZERO, &arrival(1, 0..4), AHEAD);
+        queue.insert(Duration::ZERO, &insertion(1, 0..4), AHEAD);
         assert_eq!(queue.due(SETTINGS.after_little - SECOND / 1000), []);
         assert_eq!(pages(&queue.due(SETTINGS.after_little)), 4);
         assert_eq!((queue.waiting(), queue.of_file.len()), (Pages(0), 0));
@@ -346,17 +346,17 @@ mod tests {
     #[test]
     fn a_slow_reader_beside_a_fast_one_keeps_what_was_read_ahead_for_it() {
         let mut queue = Queue::new(SETTINGS);
-        queue.came(Duration::ZERO, &arrival(1, 0..32), AHEAD);
+        queue.insert(Duration::ZERO, &insertion(1, 0..32), AHEAD);
         for n in 0..100 {
-            queue.came(Duration::ZERO, &arrival(2, n * 512..(n + 1) * 512), AHEAD);
+            queue.insert(Duration::ZERO, &insertion(2, n * 512..(n + 1) * 512), AHEAD);
         }
         assert!(queue.due(SECOND / 4).iter().all(|due| due.file == file(2)));
     }
 
     #[test]
-    fn what_is_to_be_written_is_asked_for_while_disks_may_take_and_what_is_mapped_is_given_up() {
+    fn dirty_pages_are_retried_with_backoff_and_mapped_pages_given_up() {
         let mut queue = Queue::new(SETTINGS);
-        queue.came(Duration::ZERO, &arrival(1, 0..4), AHEAD);
+        queue.insert(Duration::ZERO, &insertion(1, 0..4), AHEAD);
         let mut now = SECOND;
         let mut waits = Vec::new();
         for _ in 0..10 {
@@ -379,9 +379,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_to_for_ever_is_let_be() {
+    fn a_file_under_constant_writes_is_given_up() {
         let mut queue = Queue::new(SETTINGS);
-        queue.came(Duration::ZERO, &arrival(1, 0..4), AHEAD);
+        queue.insert(Duration::ZERO, &insertion(1, 0..4), AHEAD);
         let mut now = SECOND;
         let asked = (1..1000).find(|_| {
             let due = queue.due(now);
@@ -393,13 +393,13 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_written_is_passed_without_what_would_be_read_ahead() {
+    fn a_written_file_is_passed_without_its_readahead() {
         let far = Pages(2048);
         let mut queue = Queue::new(SETTINGS);
-        let mut came = 0;
+        let mut inserted = 0;
         let mut more = |queue: &mut Queue, pages: u64| {
-            queue.came(Duration::ZERO, &arrival(1, came..came + pages), far);
-            came += pages;
+            queue.insert(Duration::ZERO, &insertion(1, inserted..inserted + pages), far);
+            inserted += pages;
         };
         (0..20).for_each(|_| more(&mut queue, 512));
         let first = queue.due(Duration::ZERO);
@@ -411,11 +411,11 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_a_folio_that_stayed_are_asked_for_together_and_count_each_for_itself() {
+    fn parts_of_a_folio_are_retried_together_and_counted_apart() {
         let mut queue = Queue::new(SETTINGS);
-        queue.came(Duration::ZERO, &arrival(1, 0..8), AHEAD);
+        queue.insert(Duration::ZERO, &insertion(1, 0..8), AHEAD);
         let first = queue.due(SECOND).remove(0);
-        queue.came(SECOND, &arrival(1, 8..16), AHEAD);
+        queue.insert(SECOND, &insertion(1, 8..16), AHEAD);
         assert!(queue.stayed(SECOND, &first, 4..8, false));
         assert_eq!(queue.due(SECOND + SECOND / 4), [], "neither is due yet");
         let due = queue.due(SECOND * 2);
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_far_from_what_is_asked_for_again_waits_for_its_own_time() {
+    fn a_range_far_from_a_retried_one_waits_for_its_own_time() {
         let mut queue = Queue::new(SETTINGS);
         let due = |pages| Due { file: file(1), pages, attempts: 0, writes: 0, early: None };
         assert!(queue.stayed(Duration::ZERO, &due(0..8), 0..8, true));
@@ -447,8 +447,8 @@ mod tests {
     #[test]
     fn an_allowance_keeps_the_newest() {
         let mut queue = Queue::new(Settings { keep: Pages(100), ..SETTINGS });
-        queue.came(Duration::ZERO, &arrival(1, 0..80), AHEAD);
-        queue.came(Duration::ZERO, &arrival(2, 0..80), AHEAD);
+        queue.insert(Duration::ZERO, &insertion(1, 0..80), AHEAD);
+        queue.insert(Duration::ZERO, &insertion(2, 0..80), AHEAD);
         assert_eq!(queue.due(SECOND * 10), [Due { file: file(1), pages: 0..80, attempts: 0, writes: 0, early: None }]);
         assert_eq!(queue.waiting(), Pages(80));
         queue.set_keep(Pages(0));
@@ -457,37 +457,37 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_page_that_came_goes_once(
-            arrivals in prop::collection::vec((0u64..4, 0u64..100, 1u64..50, 0u64..400), 1..200), keep in 0u64..500,
+        fn every_inserted_page_is_due_once(
+            insertions in prop::collection::vec((0u64..4, 0u64..100, 1u64..50, 0u64..400), 1..200), keep in 0u64..500,
         ) {
             let mut queue = Queue::new(Settings { keep: Pages(keep), ..SETTINGS });
-            let (mut now, mut came, mut went) = (Duration::ZERO, 0, 0);
-            for (inode, first, count, wait) in arrivals {
+            let (mut now, mut inserted, mut went) = (Duration::ZERO, 0, 0);
+            for (inode, first, count, wait) in insertions {
                 now += Duration::from_millis(wait);
-                queue.came(now, &arrival(inode, first..first + count), AHEAD);
-                came += count;
+                queue.insert(now, &insertion(inode, first..first + count), AHEAD);
+                inserted += count;
                 went += pages(&queue.due(now));
-                prop_assert_eq!(queue.waiting().0, came - went);
+                prop_assert_eq!(queue.waiting().0, inserted - went);
             }
             went += pages(&queue.rest());
-            prop_assert_eq!(came, went);
+            prop_assert_eq!(inserted, went);
             prop_assert_eq!(queue.waiting(), Pages(0));
         }
 
         #[test]
-        fn what_stays_is_asked_for_in_its_own_time_and_no_page_is_lost(
-            arrivals in prop::collection::vec((0u64..3, 0u64..2000, 1u64..600, 0u64..300), 1..60),
+        fn remaining_pages_are_due_in_their_own_time_and_no_page_is_lost(
+            insertions in prop::collection::vec((0u64..3, 0u64..2000, 1u64..600, 0u64..300), 1..60),
             stays in prop::collection::vec((any::<bool>(), any::<bool>()), 1..40),
         ) {
             let mut queue = Queue::new(SETTINGS);
-            let (mut now, mut came, mut went, mut left) = (Duration::ZERO, 0, 0, 0);
+            let (mut now, mut inserted, mut went, mut left) = (Duration::ZERO, 0, 0, 0);
             let mut stays = stays.iter().cycle();
-            let mut arrivals = arrivals.into_iter();
+            let mut insertions = insertions.into_iter();
             for _ in 0..600 {
-                if let Some((inode, first, count, wait)) = arrivals.next() {
+                if let Some((inode, first, count, wait)) = insertions.next() {
                     now += Duration::from_millis(wait);
-                    queue.came(now, &arrival(inode, first..first + count), AHEAD);
-                    came += count;
+                    queue.insert(now, &insertion(inode, first..first + count), AHEAD);
+                    inserted += count;
                 } else {
                     now += SECOND;
                 }
@@ -501,18 +501,18 @@ mod tests {
                     prop_assert!(again || (is_last && due.early.is_none_or(|at| at <= now)), "given up early: {due:?}");
                     left += if again { 0 } else { due.pages.end - half };
                 }
-                prop_assert_eq!(queue.waiting().0, came - went - left);
+                prop_assert_eq!(queue.waiting().0, inserted - went - left);
                 prop_assert_eq!(queue.due(now).iter().filter(|due| due.early.is_none()).count(), 0, "all that is due is told at once");
             }
         }
 
         #[test]
-        fn more_time_never_lets_less_go(counts in prop::collection::vec(1u64..600, 1..40), early in 0u64..3000, more in 0u64..3000) {
+        fn more_time_never_makes_fewer_pages_due(counts in prop::collection::vec(1u64..600, 1..40), early in 0u64..3000, more in 0u64..3000) {
             let gone = |at: u64| {
                 let mut queue = Queue::new(SETTINGS);
                 let mut first = 0;
                 for count in &counts {
-                    queue.came(Duration::ZERO, &arrival(1, first..first + count), AHEAD);
+                    queue.insert(Duration::ZERO, &insertion(1, first..first + count), AHEAD);
                     first += count;
                 }
                 pages(&queue.due(Duration::from_millis(at)))

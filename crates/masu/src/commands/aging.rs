@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 use access::backend::Unavailable;
 use access::insertions::{Filter, Membership};
 use aging::class::Class;
-use aging::daemon::{Daemon, Settings};
+use aging::daemon::{Daemon, DaemonError, Settings};
 use aging::levels::{Bounds, Level, Preferences};
-use aging::report::{Event, Summary};
+use aging::report::{Event, Line, Summary};
 use aging::scope::Scope;
 use aging::streams::Streams;
 use aging::{mlocks, plan};
@@ -27,7 +27,7 @@ use linux::runtime_directory::DIRECTORY;
 use linux::{Error, Pid, Rooted, children, open_files, signals};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
-use units::{Bytes, Fraction};
+use units::{Bytes, Fraction, cast};
 
 use crate::args::{AgingTask, Budget};
 use crate::failure::Failure;
@@ -64,7 +64,7 @@ fn alone(task: &AgingTask) -> Result<(), Failure> {
             Budget::Part(part) => part,
             Budget::Size(size) => Fraction::clamped(1.0 + size.growth_over(memory)),
         };
-        return replay::run(trace, memory, &wishes(task)?, part, task.json);
+        return replay::run(trace, memory, &preferences(task)?, part, task.json);
     }
     let stop = Stop::on_signals()?;
     let wanted = Wanted::of(task)?;
@@ -75,21 +75,21 @@ fn alone(task: &AgingTask) -> Result<(), Failure> {
     let mut clock = Clock::new(stop, Vec::new());
     let programs = programs(&wanted.settings.scope)?;
     let pause = Pause::on_signal()?;
-    let (mut keeper, _lock) = begin(&wanted, &|| clock.is_stopped(), &mut out)?;
+    let (mut daemon, _lock) = begin(&wanted, &|| clock.is_stopped(), &mut out)?;
     raise_priority(&wanted);
     let outcome = loop {
-        let stepped = step(&mut keeper, clock.now(), &mut out);
-        if let Err(failure) = stepped.and_then(|()| stop_if_paused(&pause, &mut keeper, clock.now(), &mut out)) {
+        let stepped = step(&mut daemon, clock.now(), &mut out);
+        if let Err(failure) = stepped.and_then(|()| stop_if_paused(&pause, &mut daemon, clock.now(), &mut out)) {
             break Err(failure);
         }
         let left = task.time.map(|time| time.saturating_sub(clock.now()));
-        clock.wait(left.map_or(keeper.wait(), |left| left.min(keeper.wait())));
+        clock.wait(left.map_or(daemon.wait(), |left| left.min(daemon.wait())));
         let over = left.is_some_and(|left| left.is_zero()) || (!programs.is_empty() && programs.iter().all(has_ended));
         if clock.is_stopped() || over {
             break Ok(());
         }
     };
-    let ended = end(keeper, clock.now(), &|| false, &mut out);
+    let ended = end(daemon, clock.now(), &|| false, &mut out);
     outcome.and(ended)
 }
 
@@ -116,27 +116,27 @@ fn beside(task: &AgingTask, relay: Relay) -> Result<ExitCode, NotStarted> {
     let mut out = Out::open(task)?;
     let pause = Pause::on_signal().map_err(Failure::from)?;
     let start = Instant::now();
-    let (mut keeper, _lock) = begin(&wanted, &|| false, &mut out)?;
+    let (mut daemon, _lock) = begin(&wanted, &|| false, &mut out)?;
     // Followed before the start, so that the first page of the command is counted.
-    keeper.follow(Pid::own(), Membership::Children).map_err(|why| at_streams(&why))?;
+    daemon.follow(Pid::own(), Membership::Children).map_err(|why| at_streams(&why))?;
     let mut child = Child::start(&file, &task.command, &[], relay)?;
-    keeper.unfollow(Pid::own());
+    daemon.unfollow(Pid::own());
     raise_priority(&wanted);
     // From here on the command runs: a failure is printed, and the command goes on.
     let mut ended: Option<Ended> = None;
     while ended.is_none() {
-        let stepped = step(&mut keeper, start.elapsed(), &mut out);
-        if let Err(failure) = stepped.and_then(|()| stop_if_paused(&pause, &mut keeper, start.elapsed(), &mut out)) {
+        let stepped = step(&mut daemon, start.elapsed(), &mut out);
+        if let Err(failure) = stepped.and_then(|()| stop_if_paused(&pause, &mut daemon, start.elapsed(), &mut out)) {
             print::failure(&failure);
             break;
         }
-        ended = child.wait_at_most(keeper.wait())?;
+        ended = child.wait_at_most(daemon.wait())?;
     }
     // The command has ended and takes no more signals: from here on signals are for masu.
     let stop = ended.map(|_| Stop::on_signals()).transpose().map_err(Failure::from)?;
     let is_urgent = || stop.as_ref().is_some_and(Stop::is_set);
-    // Before the wait for the command: no page stays pinned without a headroom monitor.
-    if let Err(failure) = end(keeper, start.elapsed(), &is_urgent, &mut out) {
+    // Before the wait for the command: no page stays mlocked without a headroom monitor.
+    if let Err(failure) = end(daemon, start.elapsed(), &is_urgent, &mut out) {
         print::failure(&failure);
     }
     let ended = match ended {
@@ -158,7 +158,7 @@ struct Wanted {
 
 impl Wanted {
     fn of(task: &AgingTask) -> Result<Wanted, Failure> {
-        let wishes = wishes(task)?;
+        let preferences = preferences(task)?;
         let scope = if let Some(name) = &task.cgroup {
             Scope::Group(name.clone())
         } else if task.pid.is_empty() {
@@ -191,41 +191,41 @@ impl Wanted {
             (whose, follow) = (Filter::Members, Vec::new());
         }
         let budget = budget(task.budget, total)?;
-        let settings = Settings { scope, wishes, budget, data_with_the_rest: task.data.is_none() };
+        let settings = Settings { scope, preferences, budget, data_with_the_rest: task.data.is_none() };
         Ok(Wanted { settings, whose, follow, memory })
     }
 
     fn cache(&self) -> Option<Level> {
         // Level 100 leaves the page cache to the kernel. A level that only may rise to 100 does not.
-        self.settings.wishes.get(Class::Cache).filter(|bounds| bounds.low < Level::NEVER).map(|bounds| bounds.low)
+        self.settings.preferences.get(Class::Cache).filter(|bounds| bounds.low < Level::NEVER).map(|bounds| bounds.low)
     }
 
-    fn pins(&self) -> bool {
-        mlocks::CLASSES.into_iter().any(|class| self.settings.wishes.get(class).is_some())
+    fn needs_mlock(&self) -> bool {
+        mlocks::CLASSES.into_iter().any(|class| self.settings.preferences.get(class).is_some())
     }
 }
 
-fn wishes(task: &AgingTask) -> Result<Preferences, Failure> {
-    let mut wishes = Preferences::default();
-    let mut set = |class, own: Option<Bounds>, mapped: Option<Bounds>| wishes.set(class, own.or(mapped));
+fn preferences(task: &AgingTask) -> Result<Preferences, Failure> {
+    let mut preferences = Preferences::default();
+    let mut set = |class, own: Option<Bounds>, mapped: Option<Bounds>| preferences.set(class, own.or(mapped));
     set(Class::Code, task.code, task.mapped);
     set(Class::ReadOnly, task.rodata, task.mapped);
     set(Class::Data, task.data, task.mapped);
     set(Class::Shared, task.shared, task.mapped);
     set(Class::Cache, task.cache, None);
-    if wishes.iter().all(|(_, wish)| wish.is_none()) {
-        let remedy = "Say how one is to be aged: `--mapped 100` keeps what programs have mapped, `--cache 0 -- COMMAND` drops what \
-                      COMMAND streams; `masu aging --help` has more.";
-        return Err(Failure::new("cannot age pages: no dial is given").remedy(remedy));
+    if preferences.iter().all(|(_, bounds)| bounds.is_none()) {
+        let remedy = "Give a class its level: `--mapped 100` keeps the mapped pages of programs, `--cache 0 -- COMMAND` drops the pages \
+                      that COMMAND streams; `masu aging --help` has more.";
+        return Err(Failure::new("cannot age pages: no level is given").remedy(remedy));
     }
-    Ok(wishes)
+    Ok(preferences)
 }
 
 fn budget(asked: Budget, total: Bytes) -> Result<Bytes, Failure> {
     match asked {
         Budget::Part(part) => Ok(total.scaled(part.get())),
         Budget::Size(size) if size > total => {
-            let line = format!("cannot pin up to {size}: this machine has {total} of memory");
+            let line = format!("cannot mlock up to {size}: this machine has {total} of memory");
             Err(Failure::new(line).remedy("Give a smaller --budget, such as 10%."))
         }
         Budget::Size(size) => Ok(size),
@@ -243,78 +243,83 @@ fn limit_of(path: &str) -> Option<Bytes> {
 type Running = Daemon<Rooted>;
 
 fn begin(wanted: &Wanted, is_urgent: &dyn Fn() -> bool, out: &mut Out) -> Result<(Running, Option<File>), Failure> {
-    let lock = wanted.pins().then(|| only_one(&SOLE)).transpose()?;
-    // Each file with pinned pages needs an open descriptor.
+    let lock = wanted.needs_mlock().then(|| only_one(&SOLE)).transpose()?;
+    // Each file with mlocked pages needs an open descriptor.
     open_files::raise();
-    let streams = wanted.cache().map(|dial| {
-        let streams = Streams::begin(&*HOST, wanted.whose, dial, wanted.memory)?;
+    let streams = wanted.cache().map(|level| {
+        let streams = Streams::begin(&*HOST, wanted.whose, level, wanted.memory)?;
         wanted.follow.iter().try_for_each(|pid| streams.follow(*pid, Membership::Whole))?;
         Ok(streams)
     });
     let streams = streams.transpose().map_err(|why| at_streams(&why))?;
-    let turns = wanted.settings.wishes.get(Class::Data).is_some();
-    let unturned = || HostSettings::open(&*HOST, Path::new(DIRECTORY)).map_err(|error| at_host(&error));
-    let knobs = if turns { runtime::knobs() } else { unturned() }?;
-    let (mut keeper, mut events) =
-        Daemon::begin(&*HOST, wanted.settings.clone(), streams, knobs).map_err(|error| at_host(&error))?;
-    events.extend(keeper.settle(is_urgent).map_err(|error| at_host(&error))?);
+    let writes_settings = wanted.settings.preferences.get(Class::Data).is_some();
+    let unrecorded = || HostSettings::open(&*HOST, Path::new(DIRECTORY)).map_err(|error| at_host(&error));
+    let settings = if writes_settings { runtime::knobs() } else { unrecorded() }?;
+    let (mut daemon, mut events) =
+        Daemon::begin(&*HOST, wanted.settings.clone(), streams, settings).map_err(|error| at_host(&error))?;
+    events.extend(daemon.settle(is_urgent).map_err(|error| at_daemon(&error))?);
     out.ready(wanted)?;
     events.iter().try_for_each(|event| out.event(Duration::ZERO, event))?;
-    Ok((keeper, lock))
+    Ok((daemon, lock))
 }
 
-fn step(keeper: &mut Running, now: Duration, out: &mut Out) -> Result<(), Failure> {
-    let events = keeper.step(now).map_err(|error| at_host(&error))?;
+fn step(daemon: &mut Running, now: Duration, out: &mut Out) -> Result<(), Failure> {
+    let events = daemon.step(now).map_err(|error| at_daemon(&error))?;
     events.iter().try_for_each(|event| out.event(now, event))
 }
 
-/// Stops after Ctrl-Z. Mlocks are released first, since a stopped masu cannot monitor headroom.
-fn stop_if_paused(pause: &Pause, keeper: &mut Running, now: Duration, out: &mut Out) -> Result<(), Failure> {
+/// Stops after Ctrl-Z. All pages are unlocked first, since a stopped masu cannot monitor headroom.
+fn stop_if_paused(pause: &Pause, daemon: &mut Running, now: Duration, out: &mut Out) -> Result<(), Failure> {
     if !pause.is_set() {
         return Ok(());
     }
-    if let Some(event) = keeper.let_all_go().map_err(|error| at_host(&error))? {
+    if let Some(event) = daemon.unlock_all().map_err(|error| at_host(&error))? {
         out.event(now, &event)?;
     }
     pause.stop();
     Ok(())
 }
 
-fn end(keeper: Running, now: Duration, is_urgent: &dyn Fn() -> bool, out: &mut Out) -> Result<(), Failure> {
-    let (summary, events) = keeper.finish(now, is_urgent).map_err(|error| at_host(&error))?;
+fn end(daemon: Running, now: Duration, is_urgent: &dyn Fn() -> bool, out: &mut Out) -> Result<(), Failure> {
+    let (summary, events) = daemon.finish(now, is_urgent).map_err(|error| at_daemon(&error))?;
     events.iter().try_for_each(|event| out.event(now, event))?;
-    let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    let micros = |time: Duration| cast::saturated(time.as_micros());
     out.end(&Summary { run_us: micros(now), cpu_us: micros(linux::cpu_time::of_process()), ..summary })
 }
 
-/// Raises the priority while pages are pinned: masu must be able to unlock them when other programs use all memory and
+/// Raises the priority while pages are mlocked: masu must be able to unlock them when other programs use all memory and
 /// all processors. Printing a line from the background does not stop masu. Called after a command is started, which
 /// would inherit both.
 fn raise_priority(wanted: &Wanted) {
-    if wanted.pins() {
+    if wanted.needs_mlock() {
         Priority::default().set(true);
         signals::write_from_the_background();
     }
 }
 
-/// Lock for pinning: two processes would each use a whole budget.
+/// Lock for mlock: two processes would each use a whole budget.
 const SOLE: Sole = Sole {
     file: "aging.lock",
     cannot: "keep mapped pages in memory",
     command: "masu aging",
-    remedy: "End it, or give it these dials, too: one budget holds for the machine.",
+    remedy: "End it, or give it these levels, too: one budget holds for the machine.",
 };
 
 fn at_streams(why: &Unavailable) -> Failure {
-    Failure::new(format!("cannot follow what streams bring into the page cache: {}", why.reason)).remedy(&why.remedy)
+    Failure::new(format!("cannot trace page-cache insertions: {}", why.reason)).remedy(&why.remedy)
+}
+
+fn at_daemon(error: &DaemonError) -> Failure {
+    match error {
+        DaemonError::Host(error) => at_host(error),
+        DaemonError::Insertions(why) => at_streams(why),
+    }
 }
 
 fn at_host(error: &Error) -> Failure {
     let failure = Failure::new(error);
     match error {
-        Error::Denied(_) => {
-            failure.remedy("Run as root: what each page frame is used for is shown to CAP_SYS_ADMIN alone.")
-        }
+        Error::Denied(_) => failure.remedy("Run as root: the use of page frames is visible to CAP_SYS_ADMIN alone."),
         Error::Unsupported(_) => failure.remedy("`masu facts` lists what this host offers and what is missing."),
         Error::Gone(_) | Error::Malformed { .. } | Error::Other(_) => failure,
     }
@@ -346,12 +351,13 @@ struct Out {
 struct Ready {
     event: &'static str,
     ready: bool,
-    dials: Vec<OfDial>,
+    #[serde(flatten, with = "units::renamed::levels")]
+    levels: Vec<OfLevel>,
     budget_bytes: Bytes,
 }
 
 #[derive(Serialize)]
-struct OfDial {
+struct OfLevel {
     class: Class,
     low: Level,
     high: Level,
@@ -388,22 +394,22 @@ impl Out {
     }
 
     fn event(&mut self, now: Duration, event: &Event) -> Result<(), Failure> {
-        self.line(&events::event(self.json, now, event)?)
+        self.line(&events::event(self.json, now, &Line::of(event))?)
     }
 
     fn ready(&mut self, wanted: &Wanted) -> Result<(), Failure> {
-        let dials = wanted.settings.wishes.iter().filter_map(|(class, wish)| Some((class, wish?)));
+        let levels = wanted.settings.preferences.iter().filter_map(|(class, bounds)| Some((class, bounds?)));
         let text = if self.json {
-            let dials = dials.map(|(class, Bounds { low, high })| OfDial { class, low, high }).collect();
-            serde_json::to_string(&Ready { event: "ready", ready: true, dials, budget_bytes: wanted.settings.budget })?
+            let levels = levels.map(|(class, Bounds { low, high })| OfLevel { class, low, high }).collect();
+            serde_json::to_string(&Ready { event: "ready", ready: true, levels, budget_bytes: wanted.settings.budget })?
         } else {
-            let dials: Vec<String> = dials.map(|(class, bounds)| format!("{} {bounds}", class.name())).collect();
+            let levels: Vec<String> = levels.map(|(class, bounds)| format!("{} {bounds}", class.name())).collect();
             let whose = match &wanted.settings.scope {
                 Scope::Host => "of the host".to_owned(),
                 Scope::Group(name) => format!("of control group {name}"),
                 Scope::Processes(pids) => format!("of {}", list(pids)),
             };
-            format!("aging pages {whose}: {}; Ctrl-C ends it", dials.join(", "))
+            format!("aging pages {whose}: {}; Ctrl-C ends it", levels.join(", "))
         };
         self.line(&text)
     }
@@ -412,23 +418,23 @@ impl Out {
         if self.json {
             return self.line(&events::end(summary)?);
         }
-        let Summary { run_us, cpu_us, pinned_bytes_max, dropped_bytes, releases, .. } = summary;
+        let Summary { run_us, cpu_us, mlocked_bytes_max, dropped_bytes, releases, .. } = summary;
         let mut done = Vec::new();
-        if *pinned_bytes_max > Bytes(0) {
-            done.push(format!("pinned up to {pinned_bytes_max}"));
+        if *mlocked_bytes_max > Bytes(0) {
+            done.push(format!("mlocked up to {mlocked_bytes_max}"));
         }
         if *dropped_bytes > Bytes(0) {
             done.push(format!("dropped {dropped_bytes} behind streams"));
         }
         if *releases > 0 {
-            done.push(format!("let go for want of room {releases} times"));
+            done.push(format!("unlocked {releases} times for lack of headroom"));
         }
         if done.is_empty() {
             done.push("there was nothing to do".to_owned());
         }
         #[expect(clippy::cast_precision_loss, reason = "a time for people")]
         let (run_s, part) = (*run_us as f64 / 1e6, *cpu_us as f64 / (*run_us).max(1) as f64 * 100.0);
-        self.line(&format!("{run_s:8.1} s  all is as it was: {}; {part:.1} % of a processor", done.join(", ")))
+        self.line(&format!("{run_s:8.1} s  everything is restored: {}; {part:.1} % of a processor", done.join(", ")))
     }
 }
 

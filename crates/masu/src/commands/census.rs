@@ -93,13 +93,13 @@ impl Counter {
         Counter(begun)
     }
 
-    fn so_far(&self, whom: &Whom) -> Result<refaults::Counts, String> {
-        let counter = self.0.as_ref().map_err(|why| why.reason.clone())?;
+    fn so_far(&self, whom: &Whom) -> Result<refaults::Counts, Unavailable> {
+        let counter = self.0.as_ref().map_err(Clone::clone)?;
         if let Whom::Group(_) = whom {
             // A group that was removed and made again is another group.
-            counter.set_filter(whose(whom)).map_err(|why| why.reason)?;
+            counter.set_filter(whose(whom))?;
         }
-        counter.so_far().map_err(|why| why.reason)
+        counter.so_far()
     }
 
     fn dismiss(&self, pid: Pid) {

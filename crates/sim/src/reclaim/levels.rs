@@ -13,16 +13,16 @@ const SECOND_US: u64 = 1_000_000;
 impl Memory {
     fn rate(&self, class: Class) -> Rate {
         match self.aging.lists {
-            Lists::Classic if self.dials_hold => self.aging.rates[class as usize],
+            Lists::Classic if self.levels_hold => self.aging.rates[class as usize],
             _ => Rate::Kernel,
         }
     }
 
     /// Applies the level after a use of a page; `came`: the use inserted it.
-    pub(super) fn turn_dial(&mut self, page: u32, came: bool) {
+    pub(super) fn apply_level(&mut self, page: u32, came: bool) {
         match self.rate(self.pages.get(page).class) {
             Rate::Kernel => (),
-            Rate::Level(dial) if dial.get() > 0 => self.keep(page),
+            Rate::Level(level) if level.get() > 0 => self.keep(page),
             Rate::Level(_) if came && (self.is_of_file(page) || self.has_swap_left()) => {
                 self.let_go(page);
                 // It was not evicted, so its return is no refault.
@@ -66,10 +66,10 @@ impl Memory {
         }
         self.work.pressure_us += SECOND_US;
         for class in Class::ALL {
-            let Rate::Level(dial) = self.rate(class) else { continue };
-            let left = u64::from(100 - dial.get());
+            let Rate::Level(level) = self.rate(class) else { continue };
+            let left = u64::from(100 - level.get());
             // Level 100 has no expiry.
-            let Some(keep_us) = self.aging.base_us.saturating_mul(u64::from(dial.get())).checked_div(left) else {
+            let Some(keep_us) = self.aging.base_us.saturating_mul(u64::from(level.get())).checked_div(left) else {
                 continue;
             };
             while let Some(oldest) = self.pages.oldest(List::Kept(class))
@@ -85,13 +85,13 @@ impl Memory {
     ///
     /// Without swap, memory without a file cannot be evicted even then.
     pub(super) fn release_for_want(&mut self) -> bool {
-        let dial_of = |class: &Class| match self.rate(*class) {
+        let level_of = |class: &Class| match self.rate(*class) {
             Rate::Kernel => 0,
-            Rate::Level(dial) => dial.get(),
+            Rate::Level(level) => level.get(),
         };
         let has_some = |class: &Class| self.pages.len(List::Kept(*class)) > 0;
         let can_go = |class: &Class| class.is_of_files() || self.has_swap_left();
-        let class = Class::ALL.into_iter().filter(|class| has_some(class) && can_go(class)).min_by_key(dial_of);
+        let class = Class::ALL.into_iter().filter(|class| has_some(class) && can_go(class)).min_by_key(level_of);
         let Some(list) = class.map(List::Kept) else { return false };
         for _ in 0..super::kernel::BATCH {
             let Some(oldest) = self.pages.oldest(list) else { break };

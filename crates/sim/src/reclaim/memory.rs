@@ -24,7 +24,7 @@ pub(super) struct Memory {
     pub(super) mapped: u64,
     pub(super) swap_used: u64,
     pub(super) now_us: u64,
-    pub(super) dials_hold: bool,
+    pub(super) levels_hold: bool,
     /// Last second under pressure.
     pub(super) last_pressure_s: Option<u64>,
     pub(super) work: Work,
@@ -56,7 +56,7 @@ impl Memory {
             mapped: 0,
             swap_used: 0,
             now_us: 0,
-            dials_hold: !trace.turns_dials(),
+            levels_hold: !trace.sets_levels(),
             last_pressure_s: None,
             work: Work::default(),
             phase: 0,
@@ -106,7 +106,7 @@ impl Memory {
             Access::Write if !self.is_of_file(page) => self.mark_accessed(page),
             Access::Write => (),
         }
-        self.turn_dial(page, !is_there);
+        self.apply_level(page, !is_there);
     }
 
     /// Advances the time.

@@ -8,7 +8,7 @@ fn trace(text: &str) -> Trace {
     Trace::parse(text).unwrap()
 }
 
-fn dial(number: u8) -> Rate {
+fn level(number: u8) -> Rate {
     Rate::Level(Level::clamped(number))
 }
 
@@ -28,7 +28,7 @@ fn the_kernel_alone_evicts_all_of_an_idle_service() {
 }
 
 #[test]
-fn with_its_dial_at_100_it_stays_and_the_stream_is_none_the_worse() {
+fn with_its_level_at_100_it_stays_and_the_stream_is_none_the_worse() {
     let aging = Aging { budget: half(), ..Aging::KERNEL.with(Class::ReadOnly, Rate::Level(Level::NEVER)) };
     let outcome = replay(&trace(IDLE), &MACHINE, &aging);
     assert_eq!(outcome.of("wake-up", "service"), Counts { hits: 400, ..Counts::default() });
@@ -49,7 +49,7 @@ fn what_the_budget_does_not_cover_is_aged_as_the_kernel_does() {
 #[test]
 fn between_a_page_is_kept_for_so_long_of_pressure_and_not_of_time() {
     let woken = |number: u8, text: &str| {
-        let aging = Aging { budget: half(), ..Aging::KERNEL.with(Class::ReadOnly, dial(number)) };
+        let aging = Aging { budget: half(), ..Aging::KERNEL.with(Class::ReadOnly, level(number)) };
         replay(&trace(text), &MACHINE, &aging).of("wake-up", "service").hits
     };
     // The stream is 12,000 pages of a millisecond each: 12 seconds, the first without pressure because memory is not
@@ -64,11 +64,11 @@ fn between_a_page_is_kept_for_so_long_of_pressure_and_not_of_time() {
 }
 
 #[test]
-fn a_dial_of_0_drops_what_a_stream_brought_and_leaves_what_was_there() {
+fn a_level_of_0_drops_what_a_stream_brought_and_leaves_what_was_there() {
     // Half of the copied files were in memory before, in use.
-    let text = "file base cache 500\nfile rest cache 4000\nrepeat 2\nread base 0 500\nend\ndials\n\
+    let text = "file base cache 500\nfile rest cache 4000\nrepeat 2\nread base 0 500\nend\nlevels\n\
                 phase copy\nread base 0 500\nread rest 0 4000\nphase after\nread base 0 500\n";
-    let aging = Aging::KERNEL.with(Class::Cache, dial(0));
+    let aging = Aging::KERNEL.with(Class::Cache, level(0));
     let outcome = replay(&trace(text), &MACHINE, &aging);
     assert_eq!(outcome.of("copy", "rest"), Counts { first_reads: 4000, drops: 4000, ..Counts::default() });
     assert_eq!(outcome.of("after", "base"), Counts { hits: 500, ..Counts::default() });
@@ -183,8 +183,7 @@ fn where_mapped_pages_lie_together_on_one_list_memory_comes_late_and_on_two_it_d
 
 #[test]
 fn a_list_of_its_own_keeps_what_is_used_less_than_what_goes() {
-    // The objection of 2006: at a cost of 100, idle mapped pages stay and a working set that would fit in their place
-    // does not.
+    // At a cost of 100, idle mapped pages stay and a working set that would fit in their place does not.
     let text = "file idle rodata 600\nfile work cache 700\ntouch idle 0 600\nrepeat 9\nread work 0 700\nend\n";
     let of = |lists: Lists| replay(&trace(text), &MACHINE, &Aging { lists, ..Aging::KERNEL }).of_class(Class::Cache);
     let (split, kernel) = (of(Lists::Split { mapped_page_cost: Level::NEVER }), of(Lists::Classic));
@@ -225,7 +224,7 @@ fn any_trace() -> impl Strategy<Value = String> {
         format!("{how} {name} {first} {}", count.min(100 - first))
     });
     let line =
-        prop_oneof![20 => use_of, 1 => (0..9_u32).prop_map(|s| format!("wait {s}")), 1 => Just("dials".to_owned())];
+        prop_oneof![20 => use_of, 1 => (0..9_u32).prop_map(|s| format!("wait {s}")), 1 => Just("levels".to_owned())];
     let files = ["code", "rodata", "data", "shared", "cache"].map(|name| format!("file {name} {name} 100\n")).concat();
     prop::collection::vec(line, 1..60).prop_map(move |lines| files.clone() + &lines.join("\n"))
 }
@@ -247,7 +246,7 @@ fn any_machine() -> impl Strategy<Value = Machine> {
         })
 }
 
-fn any_dial() -> impl Strategy<Value = Level> {
+fn any_level() -> impl Strategy<Value = Level> {
     prop_oneof![Just(Level::NONE), Just(Level::NEVER), (0..=100_u8).prop_map(Level::clamped)]
 }
 
@@ -255,9 +254,9 @@ fn any_aging() -> impl Strategy<Value = Aging> {
     let lists = prop_oneof![
         4 => Just(Lists::Classic),
         1 => Just(Lists::One),
-        1 => any_dial().prop_map(|mapped_page_cost| Lists::Split { mapped_page_cost }),
+        1 => any_level().prop_map(|mapped_page_cost| Lists::Split { mapped_page_cost }),
     ];
-    let rate = prop_oneof![Just(Rate::Kernel), any_dial().prop_map(Rate::Level)];
+    let rate = prop_oneof![Just(Rate::Kernel), any_level().prop_map(Rate::Level)];
     (lists, prop::array::uniform5(rate), 0.0..=1.0, 0..100_000_000_u64)
         .prop_map(|(lists, rates, budget, base_us)| Aging { lists, rates, budget: Fraction::clamped(budget), base_us })
 }
@@ -298,14 +297,14 @@ proptest! {
 
     /// This does not hold for two levels between 0 and 100: see the test after this one.
     #[test]
-    fn a_class_at_100_within_the_budget_loses_nothing_once_the_dials_hold(
+    fn a_class_at_100_within_the_budget_loses_nothing_once_the_levels_hold(
         text in any_trace(), machine in any_machine(), which in 0..5_usize, memory in 310..500_u64,
     ) {
         let class = Class::ALL[which];
         // Unevictable and protected pages fit in memory.
         let machine = Machine { memory: Pages(memory), ..machine };
         let aging = Aging { budget: Fraction::clamped(1.0), ..Aging::KERNEL.with(class, Rate::Level(Level::NEVER)) };
-        let trace = trace(&text.replace("dials", ""));
+        let trace = trace(&text.replace("levels", ""));
         let (kernel, stopped) = (replay(&trace, &machine, &Aging::KERNEL), replay(&trace, &machine, &aging));
         prop_assert_eq!(stopped.work.released_for_want, 0);
         prop_assert_eq!(stopped.of_class(class).refaults, 0);
@@ -314,7 +313,7 @@ proptest! {
     }
 
     #[test]
-    fn a_dial_that_keeps_for_longer_than_there_is_pressure_is_as_good_as_100(
+    fn a_level_that_keeps_for_longer_than_there_is_pressure_is_as_good_as_100(
         text in any_trace(), machine in any_machine(), which in 0..5_usize, number in 50..100_u8,
     ) {
         let class = Class::ALL[which];
@@ -323,15 +322,15 @@ proptest! {
             let aging = Aging { budget: Fraction::clamped(1.0), ..Aging::KERNEL.with(class, rate) };
             replay(&trace, &machine, &aging)
         };
-        let (between, stopped) = (at(dial(number)), at(Rate::Level(Level::NEVER)));
+        let (between, stopped) = (at(level(number)), at(Rate::Level(Level::NEVER)));
         let keep_us = BASE_US * u64::from(number) / u64::from(100 - number);
         prop_assume!(stopped.work.pressure_us < keep_us);
         prop_assert_eq!(between, stopped);
     }
 
     #[test]
-    fn dials_have_no_effect_before_they_hold(text in any_trace(), machine in any_machine(), aging in any_aging()) {
-        let late = trace(&format!("{}\ndials\n", text.replace("dials", "")));
+    fn levels_have_no_effect_before_they_hold(text in any_trace(), machine in any_machine(), aging in any_aging()) {
+        let late = trace(&format!("{}\nlevels\n", text.replace("levels", "")));
         let lists = aging.lists;
         prop_assert_eq!(
             replay(&late, &machine, &aging),
@@ -341,7 +340,7 @@ proptest! {
 }
 
 #[test]
-fn a_larger_dial_may_cost_its_own_class_a_refault_since_more_is_kept_beside() {
+fn a_larger_level_may_cost_its_own_class_a_refault_since_more_is_kept_beside() {
     // Found at random. At 41, other pages of the class are kept longer, too: a returned page has fewer pages around it,
     // and is evicted sooner than a page that 26 returns earlier.
     let text = "file own rodata 100\nfile stream cache 1000\ntouch own 28 22\nread stream 0 186\ntouch own 0 20\n\
@@ -350,7 +349,7 @@ fn a_larger_dial_may_cost_its_own_class_a_refault_since_more_is_kept_beside() {
     let machine = Machine { memory: Pages(150), miss_us: 10_000, ..MACHINE };
     let at = |number| {
         let aging = Aging { budget: Fraction::clamped(1.0), base_us: 3_000_000, ..Aging::KERNEL };
-        replay(&trace(text), &machine, &aging.with(Class::ReadOnly, dial(number))).of_class(Class::ReadOnly).refaults
+        replay(&trace(text), &machine, &aging.with(Class::ReadOnly, level(number))).of_class(Class::ReadOnly).refaults
     };
     assert_eq!((at(26), at(41), at(100)), (7, 8, 0));
 }

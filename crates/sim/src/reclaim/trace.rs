@@ -9,7 +9,7 @@
 //! | `write NAME FIRST COUNT` | `write(2)` of whole pages; of all classes but data |
 //! | `touch NAME FIRST COUNT` | by a mapping that stays, one touch a page; of all classes but the page cache |
 //! | `wait SECONDS` | idle time in seconds, with up to six decimals |
-//! | `dials` | levels apply from here on; without this line, from the beginning |
+//! | `levels` | levels apply from here on; without this line, from the beginning; `dials` in 0.1.0 |
 //! | `phase NAME` | events are counted under this name from here on; a repeated name adds to the same sums |
 //! | `repeat N` … `end` | the lines between, N times; may be nested |
 //!
@@ -172,7 +172,7 @@ impl Trace {
             ["write", name, first, count] => self.use_of(Access::Write, name, first, count)?,
             ["touch", name, first, count] => self.use_of(Access::Touch, name, first, count)?,
             ["wait", seconds] => Line::Step(Step::Wait { us: us_of(seconds)? }),
-            ["dials"] => Line::Step(Step::Levels),
+            ["levels" | "dials"] => Line::Step(Step::Levels),
             ["phase", name] => {
                 let known = self.phases.iter().position(|phase| phase == name);
                 let phase = known.unwrap_or(self.phases.len());
@@ -258,8 +258,8 @@ impl Trace {
         &self.phases
     }
 
-    /// True if the trace has a `dials` line.
-    pub fn turns_dials(&self) -> bool {
+    /// True if the trace has a `levels` line.
+    pub fn sets_levels(&self) -> bool {
         self.lines.contains(&Line::Step(Step::Levels))
     }
 
@@ -304,11 +304,11 @@ fn form_of(word: &str) -> &'static str {
         "write" => "write NAME FIRST COUNT",
         "touch" => "touch NAME FIRST COUNT",
         "wait" => "wait SECONDS",
-        "dials" => "dials, and nothing more on the line",
+        "levels" | "dials" => "levels, and nothing more on the line",
         "phase" => "phase NAME",
         "repeat" => "repeat N",
         "end" => "end, and nothing more on the line",
-        _ => "file, read, write, touch, wait, dials, phase, repeat or end",
+        _ => "file, read, write, touch, wait, levels, phase, repeat or end",
     }
 }
 
@@ -344,7 +344,7 @@ impl fmt::Display for Trace {
             match *line {
                 Line::Repeat { times, .. } => writeln!(f, "repeat {times}")?,
                 Line::End { .. } => writeln!(f, "end")?,
-                Line::Step(Step::Levels) => writeln!(f, "dials")?,
+                Line::Step(Step::Levels) => writeln!(f, "levels")?,
                 Line::Step(Step::Wait { us }) => writeln!(f, "wait {}.{:06}", us / 1_000_000, us % 1_000_000)?,
                 Line::Step(Step::Phase(phase)) => {
                     writeln!(f, "phase {}", self.phases.get(phase).map_or("", String::as_str))?;
@@ -408,6 +408,12 @@ mod tests {
     }
 
     #[test]
+    fn the_word_of_0_1_0_for_levels_is_accepted() {
+        let trace = |word: &str| Trace::parse(&format!("file a code 1\n{word}\ntouch a 0 1\n")).unwrap();
+        assert_eq!(trace("dials"), trace("levels"));
+    }
+
+    #[test]
     fn repetitions_are_gone_through_as_often_as_they_say_also_in_each_other() {
         let text = "file a cache 9\nrepeat 2\n read a 0 1\n repeat 3\n  read a 1 2\n end\nend\nread a 8 1 # last\n";
         let trace = Trace::parse(text).unwrap();
@@ -459,7 +465,7 @@ mod tests {
             "line 1: touch a: expected touch NAME FIRST COUNT",
             "the form of what was begun"
         );
-        assert!(expected("sleep 1").ends_with("expected file, read, write, touch, wait, dials, phase, repeat or end"));
+        assert!(expected("sleep 1").ends_with("expected file, read, write, touch, wait, levels, phase, repeat or end"));
         assert_eq!(
             expected("file a cache 1\ntouch a 0 1"),
             "line 2: touch a 0 1: expected read or write, for a is page cache, which nobody maps"
@@ -478,7 +484,7 @@ mod tests {
     /// Texts close to a trace, so that not all of them fail at the first word.
     fn nearly() -> impl Strategy<Value = String> {
         let word = prop_oneof![
-            4 => "(file|read|write|touch|wait|dials|phase|repeat|end)",
+            4 => "(file|read|write|touch|wait|levels|dials|phase|repeat|end)",
             2 => "(a|b|code|rodata|data|shared|cache|#)",
             4 => "[0-9]{1,3}",
             1 => "[0-9.+-]{1,22}",
@@ -499,6 +505,7 @@ mod tests {
             use_of("write", &["a", "b"]),
             use_of("touch", &["b", "c"]),
             (0..5000_u64, 0..1_000_000_u64).prop_map(|(seconds, us)| format!("wait {seconds}.{us:06}")),
+            Just("levels".to_owned()),
             Just("dials".to_owned()),
             "[a-z]{1,3}".prop_map(|name| format!("phase {name}")),
         ];

@@ -20,11 +20,12 @@ const MISS_US: u64 = 4;
 #[derive(Serialize)]
 struct Both {
     kernel: Outcome,
-    dials: Outcome,
+    #[serde(flatten, with = "units::renamed::levels")]
+    levels: Outcome,
 }
 
 /// Replays the trace in `file` on a group with `memory` bytes, and prints the misses with masu and without.
-pub fn run(file: &Path, memory: Bytes, wishes: &Preferences, budget: Fraction, json: bool) -> Result<(), Failure> {
+pub fn run(file: &Path, memory: Bytes, preferences: &Preferences, budget: Fraction, json: bool) -> Result<(), Failure> {
     let text = fs::read_to_string(file).map_err(|error| {
         Failure::new(format!("cannot read the trace {}: {error}", file.display()))
             .remedy("A trace is text: `file NAME CLASS PAGES`, `read NAME FIRST COUNT`, `touch …`, `write …`, `wait SECONDS`, `repeat N` … `end`.")
@@ -39,13 +40,13 @@ pub fn run(file: &Path, memory: Bytes, wishes: &Preferences, budget: Fraction, j
         sums_us: 2_000_000,
     };
     let mut with = Aging { lists: Lists::Classic, budget, base_us: BASE_US, ..Aging::KERNEL };
-    for (class, wish) in wishes.iter() {
+    for (class, bounds) in preferences.iter() {
         // A level that may move starts at its lower bound.
-        if let Some(bounds) = wish {
+        if let Some(bounds) = bounds {
             with = with.with(class, Rate::Level(bounds.low));
         }
     }
-    let both = Both { kernel: replay(&trace, &machine, &Aging::KERNEL), dials: replay(&trace, &machine, &with) };
+    let both = Both { kernel: replay(&trace, &machine, &Aging::KERNEL), levels: replay(&trace, &machine, &with) };
     let mut out = print::out();
     if json {
         serde_json::to_writer(&mut out, &both)?;
@@ -62,12 +63,12 @@ fn print(out: &mut impl Write, both: &Both) -> Result<(), Failure> {
         "used for",
         "accesses",
         "not in memory, kernel",
-        "with dials",
-        "came back, kernel",
-        "with dials",
+        "with levels",
+        "refaults, kernel",
+        "with levels",
     ]);
     for row in &both.kernel.rows {
-        let with: Counts = both.dials.of(&row.phase, &row.file);
+        let with: Counts = both.levels.of(&row.phase, &row.file);
         let accesses = row.counts.hits + row.counts.misses();
         table.row([
             row.phase.clone(),
@@ -81,12 +82,9 @@ fn print(out: &mut impl Write, both: &Both) -> Result<(), Failure> {
         ]);
     }
     table.write(out, "")?;
-    let refused: u64 = both.dials.classes.iter().map(|of| of.counts.refused).sum();
+    let refused: u64 = both.levels.classes.iter().map(|of| of.counts.refused).sum();
     if refused > 0 {
-        writeln!(
-            out,
-            "\nwith these dials {refused} accesses found no memory at all: a kernel would have killed somebody"
-        )?;
+        writeln!(out, "\nwith these levels {refused} accesses found no memory: a kernel would have killed a process")?;
     }
     Ok(())
 }

@@ -4,7 +4,7 @@ use std::fs::File;
 
 use access::backend::Unavailable;
 use access::insertions::{Filter, Insertions};
-use aging::backend::{self, Backend, Offers, SwapKnob};
+use aging::backend::{self, Backend, Capabilities, SwapSetting};
 use aging::class::Class;
 use aging::levels::Level;
 use hugepages::backends::{Missing, PartBackend};
@@ -15,10 +15,10 @@ use units::Pages;
 
 /// Results of the probes.
 pub struct Tried {
-    /// Pinning a page of masu's own program file, with a check that its frame stays.
-    pin: Result<(), Unavailable>,
-    /// Recording page-cache insertions.
-    arrivals: Result<(), Unavailable>,
+    /// mlock of a page of masu's own program file, with a check that its frame stays.
+    mlock: Result<(), Unavailable>,
+    /// Tracing page-cache insertions.
+    insertions: Result<(), Unavailable>,
     /// True with swap.
     has_swap: bool,
 }
@@ -26,13 +26,13 @@ pub struct Tried {
 /// Probes on masu's own program file; costs about 0.1 s, for loading a BPF program.
 pub fn try_out(files: &impl KernelFiles) -> Tried {
     Tried {
-        pin: pin(),
-        arrivals: Insertions::of(Filter::Members).map(|_| ()),
+        mlock: mlock(),
+        insertions: Insertions::of(Filter::Members).map(|_| ()),
         has_swap: files.read("proc/swaps").is_ok_and(|text| text.lines().count() > 1),
     }
 }
 
-fn pin() -> Result<(), Unavailable> {
+fn mlock() -> Result<(), Unavailable> {
     const REMEDY: &str =
         "Run as root (CAP_IPC_LOCK, CAP_SYS_ADMIN), on Linux 5.18 or newer with CONFIG_PROC_PAGE_MONITOR=y.";
     let failed = |reason: String| Unavailable { reason, remedy: REMEDY.to_owned() };
@@ -48,22 +48,22 @@ fn pin() -> Result<(), Unavailable> {
 
 /// One part for each class, in their order, at the protection level that requires most of the host.
 pub fn standings(tried: &Tried) -> Vec<PartBackend> {
-    let offers = Offers {
-        pins: tried.pin.is_ok(),
-        arrivals: tried.arrivals.is_ok(),
+    let capabilities = Capabilities {
+        mlock: tried.mlock.is_ok(),
+        insertions: tried.insertions.is_ok(),
         has_swap: tried.has_swap,
-        swap_knob: Some(SwapKnob::Weight),
+        swap_setting: Some(SwapSetting::Weight),
     };
-    Class::ALL.into_iter().map(|class| of(class, offers, tried)).collect()
+    Class::ALL.into_iter().map(|class| of(class, capabilities, tried)).collect()
 }
 
-fn of(class: Class, offers: Offers, tried: &Tried) -> PartBackend {
-    let (dial, by) = match class {
-        Class::Cache => (Level::clamped(0), &tried.arrivals),
-        Class::Code | Class::ReadOnly | Class::Data | Class::Shared => (Level::NEVER, &tried.pin),
+fn of(class: Class, capabilities: Capabilities, tried: &Tried) -> PartBackend {
+    let (level, by) = match class {
+        Class::Cache => (Level::clamped(0), &tried.insertions),
+        Class::Code | Class::ReadOnly | Class::Data | Class::Shared => (Level::NEVER, &tried.mlock),
     };
-    let (best, part) = (if class == Class::Cache { Backend::DropBehind } else { Backend::Pin }, class.name());
-    match (backend::of(class, dial, false, offers), by) {
+    let (best, part) = (if class == Class::Cache { Backend::DropBehind } else { Backend::Mlock }, class.name());
+    match (backend::of(class, level, false, capabilities), by) {
         (Err(_), Err(Unavailable { reason, remedy })) => {
             let missing = vec![Missing { backend: best.name(), reason: reason.clone(), remedy: remedy.clone() }];
             PartBackend { part, backend: None, meaning: meaning(Backend::Kernel).to_owned(), missing }
@@ -82,12 +82,12 @@ fn of(class: Class, offers: Offers, tried: &Tried) -> PartBackend {
 
 fn meaning(backend: Backend) -> &'static str {
     match backend {
-        Backend::Pin => "mapped and locked by masu as well, inside --budget; measured at the frames",
+        Backend::Mlock => "mapped and locked by masu as well, inside --budget; measured at the frames",
         Backend::Swappiness => {
-            "the host's weight, or a control group's (version 1); of a group of version 2 only 100, no swap at all"
+            "the host's weight, or a version 1 control group's; a version 2 group has level 100 only: no swap at all"
         }
         Backend::NoSwap => "none of it may be in swap",
-        Backend::DropBehind => "what streams bring in is taken down at the kernel's tracepoint, and goes",
+        Backend::DropBehind => "page-cache insertions of streams are traced, and dropped behind the reader",
         Backend::Kernel => "as the kernel ages it",
         Backend::NotAged => "there is no swap, so data is not aged at all",
     }
@@ -103,11 +103,11 @@ mod tests {
 
     #[test]
     fn each_class_has_a_backend_or_a_reason() {
-        let all = standings(&Tried { pin: Ok(()), arrivals: Ok(()), has_swap: true });
+        let all = standings(&Tried { mlock: Ok(()), insertions: Ok(()), has_swap: true });
         let backends: Vec<_> = all.iter().map(|standing| standing.backend).collect();
-        assert_eq!(backends, [Some("pin"), Some("pin"), Some("swappiness"), Some("pin"), Some("drop-behind")]);
+        assert_eq!(backends, [Some("mlock"), Some("mlock"), Some("swappiness"), Some("mlock"), Some("drop-behind")]);
         assert!(all.iter().all(|standing| standing.missing.is_empty()));
-        let none = standings(&Tried { pin: no(), arrivals: no(), has_swap: false });
+        let none = standings(&Tried { mlock: no(), insertions: no(), has_swap: false });
         assert_eq!(none.iter().filter(|standing| standing.backend.is_none()).count(), 4);
         assert!(none.iter().all(|standing| standing.backend.is_some() || standing.missing[0].remedy == "Run as root."));
         assert!(none[2].backend == Some("not aged") && none[2].meaning.contains("no swap"));
