@@ -139,16 +139,26 @@ impl Server {
 
     /// Runs masu; a command that does not end within the deadline is set free by the server's end, and the test fails.
     fn masu(&mut self, arguments: &[&str]) -> Result<Said> {
-        let mut running = super::command::start(arguments)?;
+        let [said] = self.masu_at_once([arguments])?;
+        Ok(said)
+    }
+
+    /// The same of several commands that wait at the same time.
+    fn masu_at_once<const COUNT: usize>(&mut self, commands: [&[&str]; COUNT]) -> Result<[Said; COUNT]> {
+        let mut said = Vec::new();
+        let running = commands.iter().map(|arguments| super::command::start(arguments)).collect::<Result<Vec<_>>>()?;
         let end = Instant::now() + DEADLINE;
-        while running.0.try_wait()?.is_none() {
-            if Instant::now() > end {
-                self.end();
-                return Err(format!("masu {arguments:?} waits for the server").into());
+        for (mut running, arguments) in running.into_iter().zip(commands) {
+            while running.0.try_wait()?.is_none() {
+                if Instant::now() > end {
+                    self.end();
+                    return Err(format!("masu {arguments:?} waits for the server").into());
+                }
+                std::thread::sleep(Duration::from_millis(10));
             }
-            std::thread::sleep(Duration::from_millis(10));
+            said.push(running.said()?);
         }
-        Ok(running.said()?)
+        Ok(said.try_into().map_err(|_| "a command without an end")?)
     }
 }
 
@@ -332,29 +342,34 @@ fn a_client_of_the_tracker_on_a_silent_server_keeps_nobody_waiting(_: &Host) -> 
     Ok(())
 }
 
+/// The command has failed with the reason, and has printed nothing else.
+fn has_no_answer(said: &Said, arguments: &[&str]) {
+    assert_eq!((said.code(), said.out.as_str()), (2, ""), "{arguments:?}: {}", said.err);
+    assert!(said.err.contains(NO_ANSWER) && said.err.contains("/wchan"), "{arguments:?}: {}", said.err);
+}
+
 /// A process whose mmap lock never comes is passed over, and all other processes are served.
 fn a_process_whose_mmap_lock_does_not_come_is_passed_over(_: &Host) -> Outcome {
     let mut server = Server::start(",allow_other")?;
     let user = server.locked()?;
     let pid = user.to_string();
-    // A command about this process alone fails with the reason.
-    for arguments in [
-        &["stat", &pid][..],
-        &["census", &pid],
-        &["attach", "--dry-run", "--for", "200ms", &pid],
-        &["attach", "--for", "200ms", &pid],
-        &["pages", "--for", "200ms", &pid],
-        &["set", "huge=on", &pid],
-        &["set", "align=on", &pid],
+    // A command about this process alone fails with the reason. Each of these but `stat` and `census` takes the process
+    // for itself.
+    for commands in [
+        [&["attach", "--dry-run", "--for", "200ms", &pid][..], &["stat", &pid]],
+        [&["attach", "--for", "200ms", &pid], &["census", &pid]],
     ] {
-        let said = server.masu(arguments)?;
-        assert_eq!((said.code(), said.out.as_str()), (2, ""), "{arguments:?}: {}", said.err);
-        assert!(said.err.contains(NO_ANSWER) && said.err.contains("/wchan"), "{arguments:?}: {}", said.err);
+        for (said, arguments) in server.masu_at_once(commands)?.iter().zip(commands) {
+            has_no_answer(said, arguments);
+        }
+    }
+    for arguments in [&["pages", "--for", "200ms", &pid][..], &["set", "huge=on", &pid], &["set", "align=on", &pid]] {
+        has_no_answer(&server.masu(arguments)?, arguments);
     }
     // A command about all processes reports it and reads the others.
     let not_read = format!("/proc/{pid}/");
-    for arguments in [&["census", "--json"][..], &["stat", "--json"]] {
-        let said = server.masu(arguments)?;
+    let commands = [&["census", "--json"][..], &["stat", "--json"]];
+    for (said, arguments) in server.masu_at_once(commands)?.iter().zip(commands) {
         assert_eq!((said.code(), said.err.as_str()), (0, ""), "{arguments:?}");
         let found: serde_json::Value = serde_json::from_str(&said.out)?;
         let of_answer = found["not_read"]
@@ -366,15 +381,14 @@ fn a_process_whose_mmap_lock_does_not_come_is_passed_over(_: &Host) -> Outcome {
         assert_eq!(of_answer["processes"], 1, "{arguments:?}");
         assert!(of_answer["first"].as_str().is_some_and(|first| first.ends_with(NO_ANSWER)), "{of_answer}");
     }
-    let said = server.masu(&["aging", "--mapped", "100", "--dry-run"])?;
+    let [said, shared] = server.masu_at_once([&["aging", "--mapped", "100", "--dry-run"], &["llc", "shared"]])?;
     assert_eq!((said.code(), said.err.as_str()), (0, ""));
     // From Linux 6.17 maps are read without the lock (CONFIG_PER_VMA_LOCK): then it is the file that is passed over.
     let causes = ["the mappings of its process in time; retried", "whose server may not answer"];
     let is_line = |line: &str| line.starts_with("left out 1, ") && causes.iter().any(|cause| line.ends_with(cause));
     assert!(said.out.lines().any(is_line), "{}", said.out);
     assert!(said.out.contains("code: would mlock "), "{}", said.out);
-    let said = server.masu(&["llc", "shared"])?;
-    assert!(said.out.contains(&format!("not looked at: process {pid}: ")), "{}", said.out);
+    assert!(shared.out.contains(&format!("not looked at: process {pid}: ")), "{}", shared.out);
     server.end();
     Ok(())
 }
