@@ -11,11 +11,10 @@ const ARGUMENTS: [&str; 4] = ["/args.rs", "/args/", "/arguments.rs", "/arguments
 const LEFT: allowance::Left = &[
     ("bench", 6),
     ("crates/access", 1),
-    ("crates/aging", 1),
     ("crates/linux", 1),
     ("crates/llc", 3),
     ("crates/llc/emulator", 8),
-    ("crates/masu", 2),
+    ("crates/masu", 1),
     ("crates/sim", 1),
 ];
 
