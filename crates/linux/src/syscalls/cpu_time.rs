@@ -35,7 +35,8 @@ pub(crate) fn add(nanoseconds: u64) {
 }
 
 fn clock(id: ClockId) -> Duration {
-    Duration::try_from(clock_gettime(id)).unwrap_or_default()
+    let time = clock_gettime(id);
+    Duration::from_secs(time.tv_sec.unsigned_abs()) + Duration::from_nanos(time.tv_nsec.unsigned_abs())
 }
 
 #[cfg(test)]

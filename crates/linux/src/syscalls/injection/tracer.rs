@@ -64,7 +64,8 @@ impl Message {
     }
 
     pub(super) fn of_bytes(bytes: [u8; 16]) -> Option<Message> {
-        let [kind, value] = [0, 8].map(|at| i64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap_or_default()));
+        let words = bytes.as_chunks::<8>().0;
+        let [kind, value] = [0, 1].map(|nth| i64::from_ne_bytes(words[nth]));
         Some(match kind {
             1 => Message::Changing,
             2 => Message::Answer(value),
