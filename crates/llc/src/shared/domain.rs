@@ -1,9 +1,8 @@
 //! Trust domains, and frames shared across them.
 //!
-//! A sharer of a page can observe the other sharers: writes, by the duration of a write of its own, and reads, by
-//! flushing the page and timing the next load (Flush+Reload). The kernel's document on KSM therefore asks to merge
-//! only between processes that trust each other. A shared partition that is kept warm would sharpen such an attack,
-//! so none is made across domains.
+//! A sharer of a page can observe the other sharers: writes, by the duration of a write of its own (CVE-2015-2877), and
+//! reads, by flushing the page and timing the next load (Flush+Reload, Yarom and Falkner, USENIX Security 2014). A shared
+//! partition that is kept warm would sharpen such an attack, so none is made across domains.
 
 use std::collections::BTreeMap;
 use std::fmt;
