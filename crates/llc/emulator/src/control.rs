@@ -9,6 +9,7 @@
 //! GROUP is a path, `.` for the default group or `web/mon_groups/vm1`. CACHE is a cache's id, with `/` and a number
 //! for one of its nodes. VALUE is a number of bytes or one of the words Error, Unavailable, Unassigned.
 
+use std::fmt;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -23,12 +24,46 @@ use crate::group::GroupId;
 use crate::machine::Machine;
 use crate::node::Node;
 
+/// Command that was not executed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Rejected {
+    /// No command, or a word that is no value.
+    Syntax {
+        /// Text found.
+        found: String,
+        /// Text expected.
+        expected: &'static str,
+    },
+    /// No such object now.
+    Absent {
+        /// Kind of the object.
+        kind: &'static str,
+        /// Its name.
+        name: String,
+    },
+}
+
+impl fmt::Display for Rejected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Rejected::Syntax { found, expected } => write!(f, "{found}: expected {expected}"),
+            Rejected::Absent { kind, name } => write!(f, "{name}: no such {kind}"),
+        }
+    }
+}
+
+impl std::error::Error for Rejected {}
+
+fn syntax(found: &str, expected: &'static str) -> Rejected {
+    Rejected::Syntax { found: found.to_owned(), expected }
+}
+
 impl Machine {
     /// Executes one line.
     ///
     /// # Errors
-    /// The reason, in words.
-    pub fn tell(&mut self, line: &str) -> Result<(), String> {
+    /// `Syntax` for a line that is no command, `Absent` for a group, cache or node that does not exist.
+    pub fn tell(&mut self, line: &str) -> Result<(), Rejected> {
         let words: Vec<&str> = line.split_ascii_whitespace().collect();
         match words[..] {
             ["occupancy", group, cache, value] => self.say(group, Event::Occupancy, cache, value),
@@ -36,7 +71,7 @@ impl Machine {
             ["local", group, cache, value] => self.say(group, Event::Local, cache, value),
             ["want", group, bytes] => {
                 let id = self.named(group)?;
-                let bytes = bytes.parse().map_err(|_| format!("{bytes}: expected a number of bytes"))?;
+                let bytes = bytes.parse().map_err(|_| syntax(bytes, "a number of bytes"))?;
                 self.counters.wanted.insert(id, Bytes(bytes));
                 Ok(())
             }
@@ -44,23 +79,21 @@ impl Machine {
                 self.counters.settle();
                 Ok(())
             }
-            _ => Err(format!(
-                "{line}: expected occupancy, total or local GROUP CACHE VALUE, want GROUP BYTES, or settle"
-            )),
+            _ => Err(syntax(line, "occupancy, total or local GROUP CACHE VALUE, want GROUP BYTES, or settle")),
         }
     }
 
-    fn named(&self, group: &str) -> Result<GroupId, String> {
+    fn named(&self, group: &str) -> Result<GroupId, Rejected> {
         match self.find(group) {
             Ok(Node::Group(id)) => Ok(id),
-            _ => Err(format!("{group}: no such group")),
+            _ => Err(Rejected::Absent { kind: "group", name: group.to_owned() }),
         }
     }
 
-    fn say(&mut self, group: &str, event: Event, cache: &str, value: &str) -> Result<(), String> {
+    fn say(&mut self, group: &str, event: Event, cache: &str, value: &str) -> Result<(), Rejected> {
         let id = self.named(group)?;
         let (number, node) = cache.split_once('/').map_or((cache, None), |(number, node)| (number, Some(node)));
-        let unknown = || format!("{cache}: no such cache or node");
+        let unknown = || Rejected::Absent { kind: "cache or node", name: cache.to_owned() };
         let number: u32 = number.parse().map_err(|_| unknown())?;
         let position = self.hardware.cache_ids.iter().position(|id| *id == number).ok_or_else(unknown)?;
         let nodes = self.hardware.nodes_per_cache();
@@ -73,9 +106,7 @@ impl Machine {
             "Unavailable" => Value::Unavailable,
             "Unassigned" => Value::Unassigned,
             count => Value::Count(
-                count
-                    .parse()
-                    .map_err(|_| format!("{count}: expected a number of bytes, Error, Unavailable or Unassigned"))?,
+                count.parse().map_err(|_| syntax(count, "a number of bytes, Error, Unavailable or Unassigned"))?,
             ),
         };
         self.counters.said.insert((id, event, position, node), value);

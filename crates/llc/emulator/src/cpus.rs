@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use rustix::io::Errno;
+use units::cast::index;
 
 /// Limit of CPU numbers.
 const MOST: u32 = 8192;
@@ -60,7 +61,7 @@ impl Cpus {
     pub fn mask(&self, highest: u32) -> String {
         let word = |word: u32| self.0.range(word * 32..word * 32 + 32).fold(0_u32, |bits, cpu| bits | 1 << (cpu % 32));
         let top = highest / 32;
-        let digits = usize::try_from(highest % 32 / 4 + 1).unwrap_or(8);
+        let digits = index((highest % 32 / 4 + 1).into());
         let mut text = format!("{:0digits$x}", word(top));
         for lower in (0..top).rev() {
             text.push_str(&format!(",{:08x}", word(lower)));

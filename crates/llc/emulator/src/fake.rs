@@ -141,7 +141,7 @@ impl Rig {
     ///
     /// # Errors
     /// The violated invariant.
-    pub fn check(&mut self) -> Result<(), String> {
+    pub fn check(&mut self) -> Result<(), Violation> {
         self.machine.look();
         check_identities(&self.machine)?;
         check_masks(&self.machine)?;
@@ -151,33 +151,46 @@ impl Rig {
         for (id, group) in self.machine.groups.clone() {
             let threads = self.machine.threads_of(id);
             if group.kind == Kind::Control && !threads.iter().all(|tid| seen.insert(*tid)) {
-                return Err(format!("group {} has threads of another: {threads:?}", group.name));
+                return Err(Violation(format!("group {} has threads of another: {threads:?}", group.name)));
             }
         }
-        if seen != all { Err(format!("threads {all:?}, of which {seen:?} are in groups")) } else { Ok(()) }
+        if seen != all { Err(Violation(format!("threads {all:?}, in groups {seen:?}"))) } else { Ok(()) }
+    }
+}
+
+/// Invariant that does not hold, in words for the output of a test.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation(String);
+
+impl std::fmt::Display for Violation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
     }
 }
 
 /// Checks that classes and counters belong to one group, or are free, and that groups have a parent.
-fn check_identities(machine: &Machine) -> Result<(), String> {
+fn check_identities(machine: &Machine) -> Result<(), Violation> {
     let classes: Vec<u32> = machine.groups.values().filter_map(|group| group.class).collect();
     let of_devices = u32::from(machine.io_alloc);
     let distinct: BTreeSet<u32> = classes.iter().chain(&machine.free_classes).copied().collect();
     let usable = machine.hardware.usable_classes() - of_devices;
     if distinct.len() != classes.len() + machine.free_classes.len() || u32::try_from(distinct.len()) != Ok(usable) {
-        return Err(format!("classes {classes:?} are taken, {:?} are free, of {usable}", machine.free_classes));
+        return Err(Violation(format!(
+            "classes {classes:?} are taken, {:?} are free, of {usable}",
+            machine.free_classes
+        )));
     }
     let rmids: Vec<u32> = machine.groups.values().filter_map(|group| group.rmid).collect();
     let distinct: BTreeSet<&u32> = rmids.iter().collect();
     let of_all = machine.hardware.monitoring.map_or(0, |monitoring| monitoring.rmids);
     let counted = u32::try_from(rmids.len() + machine.counters.idle());
     if distinct.len() != rmids.len() || counted != Ok(of_all) {
-        return Err(format!("RMIDs {rmids:?} are taken, {} are not, of {of_all}", machine.counters.idle()));
+        return Err(Violation(format!("RMIDs {rmids:?} are taken, {} are not, of {of_all}", machine.counters.idle())));
     }
     for group in machine.groups.values() {
         let parent = group.parent().map(|parent| machine.groups.get(&parent).map(|parent| parent.kind));
         if parent.is_some_and(|kind| kind != Some(Kind::Control)) {
-            return Err(format!("group {} is of no control group", group.name));
+            return Err(Violation(format!("group {} is of no control group", group.name)));
         }
     }
     Ok(())
@@ -185,24 +198,26 @@ fn check_identities(machine: &Machine) -> Result<(), String> {
 
 /// Checks that every class has a mask that could be written, without ways of an exclusive group or of the locked
 /// region; a cache has at most one such region.
-fn check_masks(machine: &Machine) -> Result<(), String> {
+fn check_masks(machine: &Machine) -> Result<(), Violation> {
     for schema in machine.schemata().into_iter().filter(|schema| schema.is_cache()) {
         for cache in 0..machine.hardware.cache_ids.len() {
             for class in machine.taken_classes() {
                 let mask = machine.mask(schema, cache, class);
-                let said = |what: &str| format!("class {class}, {} of cache {cache}: {mask} {what}", schema.name());
-                masks::validated(&machine.hardware, &mask.to_string()).map_err(|why| said(&why))?;
+                let violation =
+                    |what: &str| Violation(format!("class {class}, {} of cache {cache}: {mask} {what}", schema.name()));
+                masks::validated(&machine.hardware, &mask.to_string())
+                    .map_err(|invalid| violation(&invalid.to_string()))?;
                 let alone = machine.mode_of_class(class) == Some(Mode::Exclusive);
                 if alone && mask.overlaps(of_others(machine, schema, cache, class)) {
-                    return Err(said("is exclusive and not alone"));
+                    return Err(violation("is exclusive and not alone"));
                 }
                 let set_up = machine.mode_of_class(class) == Some(Mode::PseudoLocksetup);
                 if !set_up && machine.overlaps_locked(cache, mask) {
-                    return Err(said("overlaps a locked region"));
+                    return Err(violation("overlaps a locked region"));
                 }
             }
             if machine.locked_regions(cache).count() > 1 {
-                return Err(format!("cache {cache} has more than one locked region"));
+                return Err(Violation(format!("cache {cache} has more than one locked region")));
             }
         }
     }
@@ -218,19 +233,19 @@ fn of_others(machine: &Machine, schema: Schema, cache: usize, class: u32) -> Way
 }
 
 /// Checks that a CPU is in one control group, and in at most one monitoring group, of that control group.
-fn check_cpus(machine: &Machine) -> Result<(), String> {
+fn check_cpus(machine: &Machine) -> Result<(), Violation> {
     let mut of_control = BTreeSet::new();
     let mut of_monitor = BTreeSet::new();
     for group in machine.groups.values() {
         let seen = if group.kind == Kind::Control { &mut of_control } else { &mut of_monitor };
         if !group.cpus.0.iter().all(|cpu| seen.insert(*cpu)) {
-            return Err(format!("group {} has CPUs of another", group.name));
+            return Err(Violation(format!("group {} has CPUs of another", group.name)));
         }
         if let Some(parent) = group.parent().and_then(|parent| machine.groups.get(&parent))
             && !group.cpus.without(&parent.cpus).is_empty()
         {
-            return Err(format!("group {} monitors CPUs of another control group", group.name));
+            return Err(Violation(format!("group {} monitors CPUs of another control group", group.name)));
         }
     }
-    if of_control != machine.hardware.online.0 { Err("a CPU is in no group".to_owned()) } else { Ok(()) }
+    if of_control != machine.hardware.online.0 { Err(Violation("a CPU is in no group".to_owned())) } else { Ok(()) }
 }

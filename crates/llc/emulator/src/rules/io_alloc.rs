@@ -81,7 +81,7 @@ impl Machine {
                     return self.status.refuse(Errno::INVAL, "Overlaps with exclusive group\n");
                 }
                 Ok(mask) => staged.push((cache, mask)),
-                Err(why) => return self.status.refuse(Errno::INVAL, &why),
+                Err(invalid) => return self.status.refuse(Errno::INVAL, &invalid.to_string()),
             }
         }
         for (cache, mask) in staged {

@@ -4,8 +4,10 @@
 //! `rdtgroup_cbm_overlaps`, `__init_one_rdt_domain`, `cbm_ensure_valid`, `rdt_bit_usage_show` in
 //! fs/resctrl/rdtgroup.c.
 
+use std::fmt;
+
 use rustix::io::Errno;
-use units::WayMask;
+use units::{WayMask, Ways};
 
 use crate::group::Mode;
 use crate::hardware::Hardware;
@@ -13,23 +15,47 @@ use crate::machine::Machine;
 use crate::schema::Schema;
 use crate::text::unsigned;
 
+/// Violated rule of one mask. Its text is that of `info/last_cmd_status`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum InvalidMask {
+    /// No hexadecimal number.
+    NotHex(String),
+    /// Empty, or ways that the cache does not have.
+    OutOfRange,
+    /// Ways that are not in a row.
+    NotContiguous(WayMask),
+    /// Fewer ways than this.
+    TooFew(Ways),
+}
+
+impl fmt::Display for InvalidMask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            InvalidMask::NotHex(text) => writeln!(f, "Non-hex character in the mask {text}"),
+            InvalidMask::OutOfRange => writeln!(f, "Mask out of range"),
+            InvalidMask::NotContiguous(mask) => writeln!(f, "The mask {mask} has non-consecutive 1-bits"),
+            InvalidMask::TooFew(ways) => writeln!(f, "Need at least {ways} bits in the mask"),
+        }
+    }
+}
+
 /// Reads a mask and applies the rules of one mask.
 ///
 /// # Errors
-/// The text of `info/last_cmd_status`.
-pub fn validated(hardware: &Hardware, text: &str) -> Result<WayMask, String> {
+/// The violated rule; the kernel answers EINVAL to each.
+pub fn validated(hardware: &Hardware, text: &str) -> Result<WayMask, InvalidMask> {
     let Some(bits) = unsigned(text, 16) else {
-        return Err(format!("Non-hex character in the mask {text}\n"));
+        return Err(InvalidMask::NotHex(text.to_owned()));
     };
     let mask = WayMask(bits);
     if hardware.min_ways.0 > 0 && mask.is_empty() || !hardware.all_ways().covers(mask) {
-        return Err("Mask out of range\n".to_owned());
+        return Err(InvalidMask::OutOfRange);
     }
     if !hardware.sparse_masks && !mask.is_contiguous() {
-        return Err(format!("The mask {mask} has non-consecutive 1-bits\n"));
+        return Err(InvalidMask::NotContiguous(mask));
     }
     if mask.first_run().ways() < hardware.min_ways {
-        return Err(format!("Need at least {} bits in the mask\n", hardware.min_ways));
+        return Err(InvalidMask::TooFew(hardware.min_ways));
     }
     Ok(mask)
 }

@@ -101,7 +101,7 @@ impl Machine {
         }
         let mask = match masks::validated(&self.hardware, value) {
             Ok(mask) => mask,
-            Err(why) => return self.status.refuse(Errno::INVAL, &why),
+            Err(invalid) => return self.status.refuse(Errno::INVAL, &invalid.to_string()),
         };
         if self.overlaps_locked(cache, mask) {
             return self.status.refuse(Errno::INVAL, "CBM overlaps with pseudo-locked region\n");
