@@ -115,7 +115,7 @@ pub fn run(session: &Session, options: &Options) -> Result<()> {
     report.figure("saved", Unit::Bytes, Some(saved), None);
     report.figure("saved, as the kernel counts it", Unit::Bytes, Some(counted), None);
     report.figure("a look, per page of the guests", ns, median(&found.masu_ns), Some(Target::AtMost(200.0)));
-    report.figure("a look, per entry read", ns, Some(ns_per(&last, last.look.pages_read.0 as f64)), None);
+    report.figure("a look, per entry read", ns, Some(ns_per(&last, last.scan.pages_read.0 as f64)), None);
     report.figure("KSM took", Unit::Seconds, Some(took.as_secs_f64()), None);
     report.figure("booting took", Unit::Seconds, Some(boot.as_secs_f64()), None);
     report.note("smaps (KSM:) says how many pages of a guest are merged, and with whom not; the host must have nothing else merged.");

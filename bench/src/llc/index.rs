@@ -108,15 +108,15 @@ fn by_masu(session: &Session, masu: &Masu, costs: &mut Costs, pages: f64, expect
     {
         ensure!(look.merged_pages == expected, "masu found {} merged pages of {expected}", look.merged_pages);
         per_page.push(ns_per(look, pages));
-        per_entry.push(ns_per(look, look.look.pages_read.0 as f64));
+        per_entry.push(ns_per(look, look.scan.pages_read.0 as f64));
     }
-    Ok(again.look.frames_asked)
+    Ok(again.scan.frames_asked)
 }
 
 /// Processor time of a scan for each of `number` things, in ns. More entries are read than there are pages, and of
 /// other processes too.
 pub(super) fn ns_per(of: &shared::report::Report, number: f64) -> f64 {
-    of.look.cpu_us as f64 * 1e3 / number
+    of.scan.cpu_us as f64 * 1e3 / number
 }
 
 /// Kernel's sums for each mapping, `KSM:` among them.

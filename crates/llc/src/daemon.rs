@@ -2,6 +2,7 @@
 
 pub mod act;
 pub mod allocatable_ways;
+pub mod by_size;
 pub mod config;
 pub mod control_loop;
 pub mod curve;
@@ -12,8 +13,8 @@ pub mod layout;
 pub mod members;
 pub mod number;
 pub mod observe;
-pub mod refill;
+pub mod rate_limiter;
 pub mod report;
-pub mod sets;
+pub mod sharing_groups;
 pub mod steps;
-pub mod warming;
+pub mod warm_up;

@@ -135,7 +135,7 @@ impl Program {
 
 /// Sharing group: pages that several programs of one trust domain share; a shared partition can be made for it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct SharedSet {
+pub struct SharingGroup {
     /// Readers: at least two.
     pub sharers: Vec<Sharer>,
     /// Size of the group.
@@ -159,7 +159,7 @@ pub struct Situation {
     /// Programs to place.
     pub programs: Vec<Program>,
     /// Sharing groups; empty if nothing is shared.
-    pub shared: Vec<SharedSet>,
+    pub shared: Vec<SharingGroup>,
 }
 
 /// Programs that may allocate in the same ways: a class of service.
@@ -174,11 +174,11 @@ pub struct Class {
 /// Shared partition: ways where only the daemon allocates, for the lines of one sharing group; one more class of
 /// service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Region {
+pub struct SharedPartition {
     /// Ways of the partition, contiguous; in no class.
     pub mask: WayMask,
     /// Index in [`Situation::shared`].
-    pub set: usize,
+    pub group: usize,
 }
 
 /// Output of a policy. Every program is in one class; classes may overlap (Dunn's do), shared partitions overlap
@@ -188,7 +188,7 @@ pub struct Plan {
     /// At least one, unless there is no program.
     pub classes: Vec<Class>,
     /// Empty if nothing is shared, or for policies that ignore sharing.
-    pub regions: Vec<Region>,
+    pub partitions: Vec<SharedPartition>,
 }
 
 /// Policy, by its name in configurations and scenarios.

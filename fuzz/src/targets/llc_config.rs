@@ -6,11 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use linux::Pid;
 use linux::resctrl::CacheId;
-use llc::daemon::allocatable_ways::{Foreign, Hardware, room};
+use llc::daemon::allocatable_ways::{Hardware, UnmanagedGroup, allocatable_ways};
 use llc::daemon::config::{Config, Measured};
-use llc::daemon::decide::{Figures, Seen, SetSeen, decide};
-use llc::daemon::layout::{Desired, Member, Processes, Surroundings, wanted};
-use llc::daemon::steps::{Present, Standing, Step, steps};
+use llc::daemon::decide::{Figures, GroupSize, Seen, decide};
+use llc::daemon::layout::{Desired, Member, Processes, Surroundings, desired};
+use llc::daemon::steps::{Observed, ObservedGroup, Step, diff};
 use llc::policy::Curve;
 use units::{Bytes, WayMask, Ways};
 
@@ -24,18 +24,20 @@ pub fn run(bytes: &[u8]) -> bool {
         return false;
     }
     let hardware = hardware(*which);
-    let foreign = foreign(*which);
-    let Ok(room) = room(&config, &hardware, &foreign) else { return false };
-    assert!(hardware.all.covers(room.rest) && !room.rest.overlaps(room.cache.usable));
+    let unmanaged = unmanaged(*which);
+    let Ok(allocatable) = allocatable_ways(&config, &hardware, &unmanaged) else { return false };
+    assert!(
+        hardware.all.covers(allocatable.default_ways) && !allocatable.default_ways.overlaps(allocatable.cache.usable)
+    );
 
     let count = config.programs.len();
     let running = vec![true; count];
     let figures: Vec<Option<Figures>> =
         config.programs.iter().map(|program| program.measured.as_ref().map(of_measured)).collect();
-    let shared = SetSeen { sharers: (0..count).collect(), bytes: Bytes::mib(u64::from(which >> 5)) };
+    let shared = GroupSize { sharers: (0..count).collect(), bytes: Bytes::mib(u64::from(which >> 5)) };
     let sets = if count > 1 && shared.bytes > Bytes(0) { vec![shared] } else { Vec::new() };
     let seen = Seen { caches: &hardware.caches, running: &running, figures: &figures, sets: &sets };
-    let decision = decide(&config, &room, &seen, &[]);
+    let decision = decide(&config, &allocatable, &seen, &[]);
 
     let caches: BTreeSet<CacheId> = hardware.caches.iter().copied().collect();
     let members = config.programs.iter().zip(10..).map(|(program, pid)| Member {
@@ -48,15 +50,15 @@ pub fn run(bytes: &[u8]) -> bool {
     let around = Surroundings {
         before: caches.iter().map(|cache| (*cache, hardware.all)).collect(),
         caches,
-        rest: room.rest,
+        default_ways: allocatable.default_ways,
         shareable: hardware.shareable,
-        foreign: foreign.clone(),
-        groups_max: hardware.classes.saturating_sub(1 + foreign.len()),
+        unmanaged: unmanaged.clone(),
+        groups_max: hardware.classes.saturating_sub(1 + unmanaged.len()),
     };
     let domains: Vec<String> = sets.iter().map(|_| "/a b".to_owned()).collect();
-    let Ok(wanted) = wanted(&decision.planned, &members, &domains, &around) else { return false };
+    let Ok(wanted) = desired(&decision.planned, &members, &domains, &around) else { return false };
     keeps_the_rules(&wanted, &hardware, &around);
-    leads_there(&wanted, &hardware, &foreign);
+    leads_there(&wanted, &hardware, &unmanaged);
     true
 }
 
@@ -85,8 +87,8 @@ fn hardware(which: u8) -> Hardware {
     }
 }
 
-fn foreign(which: u8) -> Vec<Foreign> {
-    let theirs = Foreign { name: "theirs".to_owned(), mask: WayMask(0x70), exclusive: which & 32 == 0 };
+fn unmanaged(which: u8) -> Vec<UnmanagedGroup> {
+    let theirs = UnmanagedGroup { name: "theirs".to_owned(), mask: WayMask(0x70), exclusive: which & 32 == 0 };
     if which & 16 == 0 { Vec::new() } else { vec![theirs] }
 }
 
@@ -99,10 +101,10 @@ fn keeps_the_rules(wanted: &Desired, hardware: &Hardware, around: &Surroundings)
         for (cache, mask) in &group.masks {
             assert!(hardware.all.covers(*mask) && mask.is_contiguous() && !mask.is_empty(), "{mask}");
             assert!(mask.ways() >= hardware.ways_min, "{mask}");
-            let closed = around.foreign.iter().filter(|foreign| foreign.exclusive);
-            assert!(closed.into_iter().all(|foreign| !foreign.mask.overlaps(*mask)), "{mask}");
+            let closed = around.unmanaged.iter().filter(|unmanaged| unmanaged.exclusive);
+            assert!(closed.into_iter().all(|unmanaged| !unmanaged.mask.overlaps(*mask)), "{mask}");
             if group.exclusive {
-                assert!(!mask.overlaps(hardware.shareable) && !mask.overlaps(wanted.rest[cache]));
+                assert!(!mask.overlaps(hardware.shareable) && !mask.overlaps(wanted.default_masks[cache]));
                 let others = wanted.groups.iter().enumerate().filter(|(other, _)| *other != nth);
                 assert!(others.into_iter().all(|(_, other)| !other.masks[cache].overlaps(*mask)));
             }
@@ -111,20 +113,20 @@ fn keeps_the_rules(wanted: &Desired, hardware: &Hardware, around: &Surroundings)
 }
 
 /// Checks that the kernel takes each step, and that nothing is left to do after the last.
-fn leads_there(wanted: &Desired, hardware: &Hardware, foreign: &[Foreign]) {
+fn leads_there(wanted: &Desired, hardware: &Hardware, unmanaged: &[UnmanagedGroup]) {
     let masks = |mask: WayMask| hardware.caches.iter().map(|cache| (*cache, mask)).collect::<BTreeMap<_, _>>();
-    let open = foreign.iter().filter(|of| of.exclusive).fold(hardware.all, |open, of| open.without(of.mask));
-    let mut there = Standing::from([(String::new(), Present { masks: masks(open), ..Present::default() })]);
-    for of in foreign {
-        let theirs = Present { masks: masks(of.mask), exclusive: of.exclusive, ..Present::default() };
+    let open = unmanaged.iter().filter(|of| of.exclusive).fold(hardware.all, |open, of| open.without(of.mask));
+    let mut there = Observed::from([(String::new(), ObservedGroup { masks: masks(open), ..ObservedGroup::default() })]);
+    for of in unmanaged {
+        let theirs = ObservedGroup { masks: masks(of.mask), exclusive: of.exclusive, ..ObservedGroup::default() };
         there.insert(of.name.clone(), theirs);
     }
-    for step in steps(&there, wanted, &BTreeMap::new(), hardware.ways_min) {
+    for step in diff(&there, wanted, &BTreeMap::new(), hardware.ways_min) {
         match step {
             Step::Make(label) => {
                 let closed = there.values().filter(|group| group.exclusive).flat_map(|group| group.masks.values());
                 let open = closed.fold(hardware.all, |open, mask| open.without(*mask)).first_run();
-                let made = Present { masks: masks(open), ours: true, ..Present::default() };
+                let made = ObservedGroup { masks: masks(open), ours: true, ..ObservedGroup::default() };
                 assert!(there.insert(label, made).is_none());
             }
             Step::Masks(label, masks) => {
@@ -143,10 +145,10 @@ fn leads_there(wanted: &Desired, hardware: &Hardware, foreign: &[Foreign]) {
                 there.get_mut(&label).expect("a group that is there").exclusive = exclusive;
             }
             Step::Process(label, _, threads) => there.get_mut(&label).expect("a group").threads.extend(threads),
-            Step::Refilling(..) => {}
+            Step::WarmUp(..) => {}
             Step::Thread(..) | Step::Remove(_) => panic!("nobody was there before"),
         }
     }
-    let left = steps(&there, wanted, &BTreeMap::new(), hardware.ways_min);
-    assert!(left.iter().all(|step| matches!(step, Step::Refilling(..))), "{left:?}");
+    let left = diff(&there, wanted, &BTreeMap::new(), hardware.ways_min);
+    assert!(left.iter().all(|step| matches!(step, Step::WarmUp(..))), "{left:?}");
 }

@@ -5,7 +5,7 @@
 use crate::input::Input;
 use llc::policy::predict::predict;
 use llc::policy::sharing::{Refiner, USUAL};
-use llc::policy::{Cache, Curve, Plan, Policy, Program, SharedSet, Sharer, Situation};
+use llc::policy::{Cache, Curve, Plan, Policy, Program, Sharer, SharingGroup, Situation};
 use units::cast::index;
 use units::{Bytes, WayMask, Ways};
 
@@ -126,11 +126,11 @@ fn number(input: &mut Input<'_>) -> f64 {
 }
 
 /// Members from the input, each once; at least two.
-fn set(input: &mut Input<'_>, programs: usize) -> Option<SharedSet> {
+fn set(input: &mut Input<'_>, programs: usize) -> Option<SharingGroup> {
     let mut who: Vec<usize> = (0..input.byte() % 6).map(|_| usize::from(input.byte())).collect();
     who.retain(|program| *program < programs);
     who.sort_unstable();
     who.dedup();
     let sharers: Vec<Sharer> = who.into_iter().map(|program| Sharer { program, misses: curve(input) }).collect();
-    (sharers.len() >= 2).then(|| SharedSet { sharers, bytes: Bytes(u64::from(input.int())) })
+    (sharers.len() >= 2).then(|| SharingGroup { sharers, bytes: Bytes(u64::from(input.int())) })
 }

@@ -58,7 +58,7 @@ fn look(
     let now: BTreeSet<(Pid, u64, u64)> =
         model.iter().flat_map(|(pid, of)| of.iter().map(|(page, frame)| (*pid, *page, *frame))).collect();
     let count = |one: &BTreeSet<_>, other| one.difference(other).count() as u64;
-    assert_eq!(changed, Changed { come: count(&now, before), gone: count(before, &now) });
+    assert_eq!(changed, Changed { added: count(&now, before), removed: count(before, &now) });
 
     let mut by_frame: BTreeMap<u64, BTreeSet<(Pid, u64)>> = BTreeMap::new();
     for (pid, page, frame) in &now {

@@ -467,7 +467,7 @@ fn programs_that_join_and_end_are_planned_for(_: &Host) -> Outcome {
     let mut daemon = Daemon::start(&arguments)?;
     let groups = |event: &Value| event["groups"].as_array().map_or(0, Vec::len);
     let decided = daemon.until_event("decided")?;
-    assert_eq!(groups(&decided), 2, "one and the rest: {decided}");
+    assert_eq!(groups(&decided), 2, "one and the default group: {decided}");
     let without = daemon.heard.iter().find(|event| event["event"] == "without").ok_or("nothing is missed")?;
     assert_eq!(without["why"], format!("control group {} has no process yet", group.name()));
     let joined = TargetProcess::start()?;

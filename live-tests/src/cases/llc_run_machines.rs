@@ -28,7 +28,7 @@ fn decided(event: &Value) -> Result<BTreeMap<String, Masks>> {
         let name = group["group"].as_str().ok_or("no name")?;
         let masks = group["masks"].as_array().ok_or("no masks")?.iter();
         let masks = masks.filter_map(|of| Some((of["cache"].as_u64()?, of["mask"].as_str()?.to_owned()))).collect();
-        all.insert(if name == "the rest" { String::new() } else { name.to_owned() }, masks);
+        all.insert(if name == "the default group" { String::new() } else { name.to_owned() }, masks);
     }
     Ok(all)
 }
@@ -95,7 +95,7 @@ fn an_other_cache_has_masks_and_no_thread(_: &Host) -> Outcome {
     let without = daemon.heard.iter().find(|event| event["event"] == "without").ok_or("nothing is missed")?;
     assert_eq!(
         (&without["what"], &without["why"]),
-        (&"filled regions in cache 7".into(), &"no CPU of this host uses it".into())
+        (&"warm shared partitions in cache 7".into(), &"no CPU of this host uses it".into())
     );
     assert_eq!(place.file("masu-shared.live/tasks")?.lines().count(), 1);
     daemon.end(Some(Signal::TERM))?;

@@ -380,19 +380,19 @@ fn look_after_look_finds_what_a_first_look_and_the_tables_find(_: &Host) -> Outc
         // This process and its proxies share memory by fork.
         let others: BTreeSet<Pid> = processes(&files)?.into_iter().filter(|pid| !pids.contains(pid)).collect();
         observer.leave_out(others.clone());
-        observer.look(&files)?;
-        let mut first_look = new()?;
-        first_look.leave_out(others);
-        first_look.look(&files)?;
-        let (step_by_step, at_once) = (index_of(&observer, &pids), index_of(&first_look, &pids));
+        observer.scan(&files)?;
+        let mut first_scan = new()?;
+        first_scan.leave_out(others);
+        first_scan.scan(&files)?;
+        let (step_by_step, at_once) = (index_of(&observer, &pids), index_of(&first_scan, &pids));
         assert_eq!(step_by_step, at_once, "round {round}");
         let expected = by_brute_force(&pids)?;
         assert_eq!(at_once, expected, "round {round}");
         // A scan without changes asks for nothing known.
-        let idle = observer.look(&files)?;
+        let idle = observer.scan(&files)?;
         let merged: usize = expected.len();
         if !idle.anew {
-            assert_eq!((idle.changed.come, idle.changed.gone), (0, 0), "round {round}");
+            assert_eq!((idle.changed.added, idle.changed.removed), (0, 0), "round {round}");
             // Except for pages shared by fork and not merged by KSM.
             let asked = idle.frames_asked;
             assert!(

@@ -13,16 +13,17 @@ use linux::resctrl::info::IoAlloc;
 use linux::resctrl::schemata::Difference;
 use linux::resctrl::{Changes, Failed, Group, Info, Mode, OwnGroup, PREFIX, Patience, Resctrl, Resource, Schemata};
 use linux::{KernelFiles, Lock};
+use rustix::io::Errno;
 use units::cast::index;
 use units::{Bytes, WayMask};
 
-use super::allocatable_ways::{Foreign, Hardware};
+use super::allocatable_ways::{Hardware, UnmanagedGroup};
 use super::layout::Masks;
-use super::steps::{Present, Standing, Step};
+use super::steps::{Observed, ObservedGroup, Step};
 
 /// The resctrl file system, its capabilities, and masu's own groups in it.
 #[derive(Debug)]
-pub struct Place<'f, F: KernelFiles> {
+pub struct Mount<'f, F: KernelFiles> {
     files: &'f F,
     resctrl: Resctrl<'f, F>,
     info: Info,
@@ -69,18 +70,18 @@ impl From<Failed> for Unusable {
     }
 }
 
-impl<'f, F: KernelFiles> Place<'f, F> {
+impl<'f, F: KernelFiles> Mount<'f, F> {
     /// Reads the current state. Changes nothing.
     ///
     /// # Errors
     /// `NoCache` where no last-level cache can be divided.
-    pub fn look(files: &'f F, resctrl: Resctrl<'f, F>) -> Result<Place<'f, F>, Unusable> {
+    pub fn look(files: &'f F, resctrl: Resctrl<'f, F>) -> Result<Mount<'f, F>, Unusable> {
         let info = resctrl.info()?;
         let resources = info.l3_resources();
         if resources.is_empty() || info.classes_max < 2 {
             return Err(Unusable::NoCache);
         }
-        Ok(Place { files, resctrl, info, resources, own: BTreeMap::new() })
+        Ok(Mount { files, resctrl, info, resources, own: BTreeMap::new() })
     }
 
     /// The file system.
@@ -98,7 +99,10 @@ impl<'f, F: KernelFiles> Place<'f, F> {
     /// # Errors
     /// `Gone` when the file system is no longer mounted.
     pub fn hardware(&self) -> Result<Hardware, Failed> {
-        let Some(l3) = self.info.l3() else { return Err(linux::Error::malformed("info", "no L3").into()) };
+        let l3 = self
+            .info
+            .l3()
+            .ok_or_else(|| linux::Error::of_host("find", "the L3 cache in info of resctrl", Errno::NOENT))?;
         let caches = self.resctrl.domains()?;
         let all = l3.rules.full;
         let sizes = self.resctrl.size(&Group::DEFAULT)?;
@@ -124,8 +128,8 @@ impl<'f, F: KernelFiles> Place<'f, F> {
     ///
     /// # Errors
     /// `Gone` when the file system is no longer mounted.
-    pub fn standing(&self) -> Result<(Standing, Vec<String>), Failed> {
-        let mut standing = Standing::new();
+    pub fn observed(&self) -> Result<(Observed, Vec<String>), Failed> {
+        let mut observed = Observed::new();
         let mut left_behind = Vec::new();
         // During a change there may be a group that its maker does not hold yet: then none counts as left behind.
         let quiet = self.resctrl.lock_for_reading().ok();
@@ -146,12 +150,12 @@ impl<'f, F: KernelFiles> Place<'f, F> {
                 None if group.is_default() => String::new(),
                 None => group.to_string(),
             };
-            standing.insert(name, Present { ours: own, ..present });
+            observed.insert(name, ObservedGroup { ours: own, ..present });
         }
-        Ok((standing, left_behind))
+        Ok((observed, left_behind))
     }
 
-    fn present(&self, group: &Group) -> Result<Present, Failed> {
+    fn present(&self, group: &Group) -> Result<ObservedGroup, Failed> {
         let schemata = self.resctrl.schemata(group)?;
         let mut masks = Masks::new();
         for resource in &self.resources {
@@ -173,29 +177,29 @@ impl<'f, F: KernelFiles> Place<'f, F> {
             Err(failed) if failed.is_gone() && self.resctrl.exists(group) => Default::default(),
             Err(failed) => return Err(failed),
         };
-        Ok(Present { masks, exclusive: mode != Mode::Shareable, threads, ours: false })
+        Ok(ObservedGroup { masks, exclusive: mode != Mode::Shareable, threads, ours: false })
     }
 
-    /// Without a living holder and without members: such a group is removed ([`Place::collect`]).
+    /// Without a living holder and without members: such a group is removed ([`Mount::collect`]).
     fn is_left_behind(&self, group: &Group) -> bool {
         self.files.lock(&self.resctrl.directory(group), Lock::Exclusive).is_ok()
             && self.resctrl.is_empty(group).unwrap_or(false)
     }
 
     /// Unmanaged groups, for [`super::allocatable_ways::room`].
-    pub fn foreign(standing: &Standing) -> Vec<Foreign> {
-        let others = standing.iter().filter(|(name, group)| !group.ours && !name.is_empty());
-        let foreign = others.map(|(name, group)| {
+    pub fn unmanaged(observed: &Observed) -> Vec<UnmanagedGroup> {
+        let others = observed.iter().filter(|(name, group)| !group.ours && !name.is_empty());
+        let unmanaged = others.map(|(name, group)| {
             let mask = group.masks.values().fold(WayMask::NONE, |all, mask| all.or(*mask));
-            Foreign { name: name.clone(), mask, exclusive: group.exclusive }
+            UnmanagedGroup { name: name.clone(), mask, exclusive: group.exclusive }
         });
-        foreign.collect()
+        unmanaged.collect()
     }
 
     /// Removes groups left by a dead masu, and names them.
     ///
     /// # Errors
-    /// As [`Place::carry_out`].
+    /// As [`Mount::apply`].
     pub fn collect(
         &mut self,
         knobs: &mut HostSettings<'f, F>,
@@ -209,7 +213,7 @@ impl<'f, F: KernelFiles> Place<'f, F> {
     ///
     /// # Errors
     /// The kernel's answer.
-    pub fn carry_out(
+    pub fn apply(
         &mut self,
         step: &Step,
         knobs: &mut HostSettings<'f, F>,
@@ -250,7 +254,7 @@ impl<'f, F: KernelFiles> Place<'f, F> {
                 };
             }
             Step::Thread(label, thread) => return move_thread(&mut changes, *thread, label),
-            Step::Refilling(..) => {} // joins as a thread, as soon as it exists
+            Step::WarmUp(..) => {} // joins as a thread, as soon as it exists
         }
         Ok(Done::default())
     }
@@ -288,22 +292,22 @@ fn lines(resources: &[Resource], masks: &Masks) -> Schemata {
 }
 
 /// Writes of a step, as `path <- value`; a newline within a value is shown as `\n`.
-pub fn writes<F: KernelFiles>(step: &Step, place: &Place<'_, F>) -> Vec<String> {
-    let directory = |label: &str| format!("/{}", place.resctrl.directory(&group(label)));
+pub fn writes<F: KernelFiles>(step: &Step, mount: &Mount<'_, F>) -> Vec<String> {
+    let directory = |label: &str| format!("/{}", mount.resctrl.directory(&group(label)));
     let write = |label: &str, file: &str, value: &str| {
         vec![format!("{}/{file} <- {}", directory(label), value.trim_end().replace('\n', "\\n"))]
     };
     match step {
         Step::Make(label) => vec![format!("mkdir {}", directory(label))],
         Step::Remove(label) => vec![format!("rmdir {}", directory(label))],
-        Step::Masks(label, masks) => write(label, "schemata", &lines(&place.resources, masks).command()),
+        Step::Masks(label, masks) => write(label, "schemata", &lines(&mount.resources, masks).command()),
         Step::Exclusive(label, true) => write(label, "mode", Mode::Exclusive.word()),
         Step::Exclusive(label, false) => write(label, "mode", Mode::Shareable.word()),
         Step::Process(label, _, threads) => {
             threads.iter().flat_map(|thread| write(label, "tasks", &thread.to_string())).collect()
         }
         Step::Thread(label, thread) => write(label, "tasks", &thread.to_string()),
-        Step::Refilling(label, cache) => write(label, "tasks", &format!("(the thread that refills cache {})", cache.0)),
+        Step::WarmUp(label, cache) => write(label, "tasks", &format!("(the thread that refills cache {})", cache.0)),
     }
 }
 
@@ -321,8 +325,8 @@ mod tests {
     use linux::resctrl::CacheId;
 
     use super::*;
-    use crate::daemon::layout::{Desired, Group as Wish, Purpose};
-    use crate::daemon::steps::{steps, undo};
+    use crate::daemon::layout::{Desired, Group as DesiredGroup, Purpose};
+    use crate::daemon::steps::{diff, undo};
 
     const STAT: &str = "S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 100 0 0\n";
 
@@ -354,35 +358,35 @@ mod tests {
         kernel.file("proc/7/stat", &format!("7 (web) {STAT}")).file("proc/7/task/7/children", "")
     }
 
-    fn wanted() -> Desired {
+    fn desired() -> Desired {
         let both = |mask| Masks::from([(CacheId(0), WayMask(mask)), (CacheId(1), WayMask(mask))]);
-        let wish = |label: &str, mask, exclusive, pids: &[i32]| Wish {
+        let group = |label: &str, mask, exclusive, pids: &[i32]| DesiredGroup {
             label: label.to_owned(),
             masks: both(mask),
             exclusive,
             processes: pids.iter().map(|pid| (Pid(*pid), [Pid(7)].into())).collect(),
-            refilled: BTreeSet::new(),
-            purpose: Purpose::Region(0),
+            warmed: BTreeSet::new(),
+            purpose: Purpose::SharedPartition(0),
         };
-        let groups = vec![wish("web", 0xf, false, &[7]), wish("shared.shop", 0x70, true, &[])];
-        Desired { rest: both(0xc00), groups, notes: Vec::new() }
+        let groups = vec![group("web", 0xf, false, &[7]), group("shared.shop", 0x70, true, &[])];
+        Desired { default_masks: both(0xc00), groups, notes: Vec::new() }
     }
 
-    fn place(kernel: &FakeKernel) -> Place<'_, FakeKernel> {
-        Place::look(kernel, Resctrl::find(kernel).unwrap()).unwrap()
+    fn mount(kernel: &FakeKernel) -> Mount<'_, FakeKernel> {
+        Mount::look(kernel, Resctrl::find(kernel).unwrap()).unwrap()
     }
 
     #[test]
     fn the_hardware_is_what_the_files_say() {
         let kernel = kernel();
-        let hardware = place(&kernel).hardware().unwrap();
+        let hardware = mount(&kernel).hardware().unwrap();
         assert_eq!((hardware.all, hardware.classes, hardware.way_bytes), (WayMask(0xfff), 8, Bytes::mib(1)));
         assert_eq!(hardware.caches, [CacheId(0), CacheId(1)]);
-        let (standing, left_behind) = place(&kernel).standing().unwrap();
-        assert_eq!(standing.keys().collect::<Vec<_>>(), ["", "theirs"]);
-        assert!(left_behind.is_empty() && standing["theirs"].threads == [Pid(99)].into());
-        let foreign = Place::<FakeKernel>::foreign(&standing);
-        assert_eq!(foreign, [Foreign { name: "theirs".to_owned(), mask: WayMask(0xf00), exclusive: false }]);
+        let (observed, left_behind) = mount(&kernel).observed().unwrap();
+        assert_eq!(observed.keys().collect::<Vec<_>>(), ["", "theirs"]);
+        assert!(left_behind.is_empty() && observed["theirs"].threads == [Pid(99)].into());
+        let unmanaged = Mount::<FakeKernel>::unmanaged(&observed);
+        assert_eq!(unmanaged, [UnmanagedGroup { name: "theirs".to_owned(), mask: WayMask(0xf00), exclusive: false }]);
     }
 
     #[test]
@@ -391,27 +395,27 @@ mod tests {
         kernel.add("sys/fs/resctrl/masu-web/mode", "shareable\n");
         kernel.add("sys/fs/resctrl/masu-web/tasks", "");
         let at_work = kernel.lock("sys/fs/resctrl", Lock::Exclusive).unwrap();
-        let (standing, left_behind) = place(&kernel).standing().unwrap();
-        assert!(left_behind.is_empty() && !standing["masu-web"].ours);
+        let (observed, left_behind) = mount(&kernel).observed().unwrap();
+        assert!(left_behind.is_empty() && !observed["masu-web"].ours);
         drop(at_work);
-        let (standing, left_behind) = place(&kernel).standing().unwrap();
-        assert!(left_behind == ["masu-web"] && !standing.contains_key("masu-web"));
+        let (observed, left_behind) = mount(&kernel).observed().unwrap();
+        assert!(left_behind == ["masu-web"] && !observed.contains_key("masu-web"));
         // Another tool may use such names.
         kernel.add("sys/fs/resctrl/masu-web/tasks", "99\n");
-        let (standing, left_behind) = place(&kernel).standing().unwrap();
-        assert!(left_behind.is_empty() && standing["masu-web"].threads == [Pid(99)].into());
+        let (observed, left_behind) = mount(&kernel).observed().unwrap();
+        assert!(left_behind.is_empty() && observed["masu-web"].threads == [Pid(99)].into());
     }
 
     #[test]
     fn where_nothing_is_mounted_any_more_nothing_stands() {
         let kernel = kernel();
-        let place = place(&kernel);
+        let mount = mount(&kernel);
         kernel.remove("sys/fs/resctrl");
-        let failed = place.standing().unwrap_err();
+        let failed = mount.observed().unwrap_err();
         assert!(failed.is_gone(), "{failed}");
         kernel.add("sys/fs/resctrl/schemata", "");
         kernel.remove("sys/fs/resctrl/schemata");
-        let failed = place.standing().unwrap_err();
+        let failed = mount.observed().unwrap_err();
         assert!(failed.is_gone(), "the directory alone is there still: {failed}");
     }
 
@@ -420,22 +424,22 @@ mod tests {
         let kernel = kernel();
         let journal = tempfile::tempdir().unwrap();
         let mut knobs = HostSettings::open(&kernel, journal.path()).unwrap();
-        let mut place = place(&kernel);
-        let (standing, _) = place.standing().unwrap();
-        let steps = steps(&standing, &wanted(), &BTreeMap::new(), units::Ways(1));
-        let said: Vec<String> = steps.iter().flat_map(|step| writes(step, &place)).collect();
+        let mut mount = mount(&kernel);
+        let (observed, _) = mount.observed().unwrap();
+        let steps = diff(&observed, &desired(), &BTreeMap::new(), units::Ways(1));
+        let said: Vec<String> = steps.iter().flat_map(|step| writes(step, &mount)).collect();
         assert_eq!(said[0], "/sys/fs/resctrl/schemata <- L3:0=c00;1=c00");
         assert_eq!(said.last().unwrap(), "/sys/fs/resctrl/masu-web/tasks <- 7");
         assert_eq!(kernel.writes(), [""; 0], "saying writes nothing");
         for step in &steps {
-            place.carry_out(step, &mut knobs, &mut |_| false).unwrap();
+            mount.apply(step, &mut knobs, &mut |_| false).unwrap();
         }
         let done: Vec<String> = kernel.writes().iter().map(|line| shown(line)).collect();
         assert_eq!(said, done);
-        let (standing, _) = place.standing().unwrap();
-        assert!(standing["web"].ours && standing["shared.shop"].exclusive);
-        for step in undo(&standing, &standing[""].masks) {
-            place.carry_out(&step, &mut knobs, &mut |_| false).unwrap();
+        let (observed, _) = mount.observed().unwrap();
+        assert!(observed["web"].ours && observed["shared.shop"].exclusive);
+        for step in undo(&observed, &observed[""].masks) {
+            mount.apply(&step, &mut knobs, &mut |_| false).unwrap();
         }
         knobs.restore().unwrap();
         let undone: Vec<String> = kernel.writes()[done.len()..].iter().map(|line| shown(line)).collect();
@@ -461,12 +465,12 @@ mod tests {
         let kernel = kernel();
         let journal = tempfile::tempdir().unwrap();
         let mut knobs = HostSettings::open(&kernel, journal.path()).unwrap();
-        let mut place = place(&kernel);
-        let mut carry_out = |step: &Step| place.carry_out(step, &mut knobs, &mut |_| false);
-        carry_out(&Step::Make("web".to_owned())).unwrap();
-        let done = carry_out(&Step::Process("web".to_owned(), Pid(4121), [Pid(4121)].into())).unwrap();
+        let mut mount = mount(&kernel);
+        let mut apply = |step: &Step| mount.apply(step, &mut knobs, &mut |_| false);
+        apply(&Step::Make("web".to_owned())).unwrap();
+        let done = apply(&Step::Process("web".to_owned(), Pid(4121), [Pid(4121)].into())).unwrap();
         assert_eq!(done, Done { ended: 1, ..Done::default() });
-        let taken = carry_out(&Step::Make("web".to_owned())).unwrap_err();
+        let taken = apply(&Step::Make("web".to_owned())).unwrap_err();
         assert_eq!(taken.to_string(), "cannot make /sys/fs/resctrl/masu-web: file exists (EEXIST)");
     }
 }

@@ -29,7 +29,7 @@ pub struct Hardware {
 
 /// Unmanaged group, made by another tool.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Foreign {
+pub struct UnmanagedGroup {
     /// Name of the group.
     pub name: String,
     /// Its ways, in any of the caches.
@@ -42,11 +42,11 @@ pub struct Foreign {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AllocatableWays {
     /// Ways of the default group.
-    pub rest: WayMask,
+    pub default_ways: WayMask,
     /// Ways left to the policy; none if all programs have fixed ways.
     pub cache: Cache,
     /// Unmanaged groups whose ways overlap masu's.
-    pub beside: Vec<Foreign>,
+    pub beside: Vec<UnmanagedGroup>,
 }
 
 /// Reason why no ways are allocatable.
@@ -57,13 +57,13 @@ pub enum Unfit {
     Config(#[from] BadConfig),
     /// No classes are left.
     #[error(
-        "cannot make groups: {classes} classes of service, the default group has one, other groups {foreign}, needed: {wanted}"
+        "cannot make groups: {classes} classes of service, the default group has one, other groups {unmanaged}, needed: {wanted}"
     )]
     Classes {
         /// All classes.
         classes: usize,
         /// Classes of unmanaged groups.
-        foreign: usize,
+        unmanaged: usize,
         /// Fewest classes needed.
         wanted: usize,
     },
@@ -83,13 +83,17 @@ pub enum Unfit {
 ///
 /// # Errors
 /// When the configuration needs more than there is, or nothing is left.
-pub fn room(config: &Config, hardware: &Hardware, foreign: &[Foreign]) -> Result<AllocatableWays, Unfit> {
+pub fn allocatable_ways(
+    config: &Config,
+    hardware: &Hardware,
+    unmanaged: &[UnmanagedGroup],
+) -> Result<AllocatableWays, Unfit> {
     check(config, hardware)?;
-    let closed = union(foreign.iter().filter(|group| group.exclusive).map(|group| group.mask));
+    let closed = union(unmanaged.iter().filter(|group| group.exclusive).map(|group| group.mask));
     for program in &config.programs {
         let Some(fixed) = program.fixed else { continue };
         let holder =
-            foreign.iter().find(|group| group.mask.overlaps(fixed.mask) && (group.exclusive || fixed.exclusive));
+            unmanaged.iter().find(|group| group.mask.overlaps(fixed.mask) && (group.exclusive || fixed.exclusive));
         if let Some(holder) = holder {
             let of = if holder.exclusive { "exclusive group" } else { "group" };
             let what =
@@ -99,33 +103,33 @@ pub fn room(config: &Config, hardware: &Hardware, foreign: &[Foreign]) -> Result
     }
     let fixed = union(config.programs.iter().filter_map(|program| program.fixed).map(|fixed| fixed.mask));
     let open = hardware.all.without(closed).without(fixed);
-    let rest_ways = config.rest_ways.unwrap_or_else(|| usual_rest(hardware));
-    let rest = place_rest(open, rest_ways, hardware.shareable).ok_or_else(|| Unfit::Ways {
+    let rest_ways = config.rest_ways.unwrap_or_else(|| usual_default(hardware));
+    let default_ways = place_default(open, rest_ways, hardware.shareable).ok_or_else(|| Unfit::Ways {
         all: hardware.all.ways(),
         taken: closed.or(fixed).ways(),
         wanted: rest_ways,
     })?;
-    let usable = longest_run(open.without(rest));
+    let usable = longest_run(open.without(default_ways));
     let ways_min = Ways(hardware.ways_min.0.max(1));
     let own: Vec<_> = config.programs.iter().filter_map(|program| program.fixed).collect();
     let decided = config.programs.len() - own.len();
-    let left = hardware.classes.saturating_sub(1 + foreign.len());
+    let left = hardware.classes.saturating_sub(1 + unmanaged.len());
     let wanted = own.len() + usize::from(decided > 0);
     if left < wanted {
-        return Err(Unfit::Classes { classes: hardware.classes, foreign: foreign.len(), wanted });
+        return Err(Unfit::Classes { classes: hardware.classes, unmanaged: unmanaged.len(), wanted });
     }
     if decided > 0 && usable.ways() < ways_min {
-        let taken = closed.or(fixed).or(rest).ways();
+        let taken = closed.or(fixed).or(default_ways).ways();
         return Err(Unfit::Ways { all: hardware.all.ways(), taken, wanted: ways_min });
     }
     let cache = Cache { usable, ways_min, classes_max: left - own.len(), way_bytes: hardware.way_bytes };
-    let beside = foreign.iter().filter(|group| !group.exclusive && group.mask.overlaps(usable.or(fixed))).cloned();
-    Ok(AllocatableWays { rest, cache, beside: beside.collect() })
+    let beside = unmanaged.iter().filter(|group| !group.exclusive && group.mask.overlaps(usable.or(fixed))).cloned();
+    Ok(AllocatableWays { default_ways, cache, beside: beside.collect() })
 }
 
 /// Ways of the default group without a setting: those that other hardware uses, unless that is more than half of all;
 /// else the fewest that a mask may have.
-fn usual_rest(hardware: &Hardware) -> Ways {
+fn usual_default(hardware: &Hardware) -> Ways {
     let (all, shareable) = (hardware.all.ways().0, hardware.shareable);
     let used = if shareable.is_contiguous() && shareable.ways().0 <= all / 2 { shareable.ways().0 } else { 0 };
     Ways(used.max(hardware.ways_min.0).max(1))
@@ -142,9 +146,9 @@ fn check(config: &Config, hardware: &Hardware) -> Result<(), BadConfig> {
         let what = format!("rest_ways = {rest}: expected {} or more, as this processor wants", hardware.ways_min);
         return Err(config.bad(config.rest_line, what));
     }
-    if let Some(most) = config.region.ways_max.filter(|most| *most > all || *most < hardware.ways_min) {
+    if let Some(most) = config.partitions.ways_max.filter(|most| *most > all || *most < hardware.ways_min) {
         let what = format!("ways_max = {most}: expected {} to {all}", hardware.ways_min.max(Ways(1)));
-        return Err(config.bad(config.region.line, what));
+        return Err(config.bad(config.partitions.line, what));
     }
     for program in &config.programs {
         if let Some(fixed) = program.fixed {
@@ -193,7 +197,7 @@ fn union(masks: impl Iterator<Item = WayMask>) -> WayMask {
 
 /// `count` contiguous ways of the open ones: at those of other hardware, else at the top; at the other end if that
 /// would cut the remainder in two.
-fn place_rest(open: WayMask, count: Ways, shareable: WayMask) -> Option<WayMask> {
+fn place_default(open: WayMask, count: Ways, shareable: WayMask) -> Option<WayMask> {
     let places = (0..64).map(|first| WayMask::run(first, count)).filter(|run| run.ways() == count && open.covers(*run));
     // Most ways of other hardware, then the longest remaining run for masu, then the highest position.
     places.max_by_key(|run| (run.and(shareable).ways(), longest_run(open.without(*run)).ways(), run.0))
@@ -237,29 +241,31 @@ mod tests {
 
     const TWO: &str = "[[program]]\nname = \"a\"\npids = [1]\n[[program]]\nname = \"b\"\npids = [2]\n";
 
-    fn group(name: &str, mask: u64, exclusive: bool) -> Foreign {
-        Foreign { name: name.to_owned(), mask: WayMask(mask), exclusive }
+    fn group(name: &str, mask: u64, exclusive: bool) -> UnmanagedGroup {
+        UnmanagedGroup { name: name.to_owned(), mask: WayMask(mask), exclusive }
     }
 
     #[test]
     fn the_rest_has_the_top_and_what_is_below_may_be_given() {
-        let room = room(&config(&format!("rest_ways = 2\n{TWO}")), &hardware(20), &[]).unwrap();
-        assert_eq!((room.rest, room.cache.usable), (WayMask(0xc_0000), WayMask(0x3_ffff)));
+        let room = allocatable_ways(&config(&format!("rest_ways = 2\n{TWO}")), &hardware(20), &[]).unwrap();
+        assert_eq!((room.default_ways, room.cache.usable), (WayMask(0xc_0000), WayMask(0x3_ffff)));
         assert_eq!(room.cache.classes_max, 7);
     }
 
     #[test]
     fn where_other_hardware_comes_in_the_rest_is() {
         let low = Hardware { shareable: WayMask(0x3), ..hardware(11) };
-        let room = room(&config(&format!("rest_ways = 2\n{TWO}")), &low, &[]).unwrap();
-        assert_eq!((room.rest, room.cache.usable), (WayMask(0x3), WayMask(0x7fc)));
+        let room = allocatable_ways(&config(&format!("rest_ways = 2\n{TWO}")), &low, &[]).unwrap();
+        assert_eq!((room.default_ways, room.cache.usable), (WayMask(0x3), WayMask(0x7fc)));
     }
 
     #[test]
     fn where_nothing_is_said_the_rest_has_what_other_hardware_uses() {
         let hardware =
             |shareable, ways_min| Hardware { shareable: WayMask(shareable), ways_min: Ways(ways_min), ..hardware(20) };
-        let rest = |shareable, ways_min| room(&config(TWO), &hardware(shareable, ways_min), &[]).unwrap().rest.0;
+        let rest = |shareable, ways_min| {
+            allocatable_ways(&config(TWO), &hardware(shareable, ways_min), &[]).unwrap().default_ways.0
+        };
         assert_eq!(rest(0xc_0000, 1), 0xc_0000); // as on Intel's
         assert_eq!((rest(0, 1), rest(0, 2), rest(0x8_0000, 2)), (0x8_0000, 0xc_0000, 0xc_0000));
         // In two pieces, or most of the cache: the fewest possible.
@@ -270,16 +276,16 @@ mod tests {
     fn exclusive_groups_of_others_and_fixed_masks_are_left_out() {
         let text = format!("{TWO}[[program]]\nname = \"c\"\npids = [3]\nmask = \"3\"\nexclusive = true\n");
         let others = [group("db", 0xc00, true), group("old", 0x0f0, false)];
-        let room = room(&config(&text), &hardware(12), &others).unwrap();
-        assert_eq!((room.rest, room.cache.usable), (WayMask(0x200), WayMask(0x1fc)));
+        let room = allocatable_ways(&config(&text), &hardware(12), &others).unwrap();
+        assert_eq!((room.default_ways, room.cache.usable), (WayMask(0x200), WayMask(0x1fc)));
         assert_eq!(room.cache.classes_max, 8 - 1 - 2 - 1);
         assert_eq!(room.beside, [group("old", 0x0f0, false)]);
     }
 
     #[test]
     fn what_the_hardware_does_not_have_is_named_with_its_line() {
-        let said = |text: &str, hardware: &Hardware, foreign: &[Foreign]| {
-            room(&config(&format!("{text}{TWO}")), hardware, foreign).unwrap_err().to_string()
+        let said = |text: &str, hardware: &Hardware, unmanaged: &[UnmanagedGroup]| {
+            allocatable_ways(&config(&format!("{text}{TWO}")), hardware, unmanaged).unwrap_err().to_string()
         };
         let fixed =
             |mask: &str, more: &str| format!("[[program]]\nname = \"c\"\npids = [3]\nmask = \"{mask}\"\n{more}\n");
@@ -323,9 +329,9 @@ mod tests {
     fn without_classes_or_ways_nothing_is_given_away() {
         let few = Hardware { classes: 3, ..hardware(11) };
         let others = [group("x", 1, false), group("y", 1, false)];
-        let error = room(&config(TWO), &few, &others).unwrap_err();
-        assert_eq!(error, Unfit::Classes { classes: 3, foreign: 2, wanted: 1 });
-        let error = room(&config(TWO), &hardware(4), &[group("x", 0xe, true)]).unwrap_err();
+        let error = allocatable_ways(&config(TWO), &few, &others).unwrap_err();
+        assert_eq!(error, Unfit::Classes { classes: 3, unmanaged: 2, wanted: 1 });
+        let error = allocatable_ways(&config(TWO), &hardware(4), &[group("x", 0xe, true)]).unwrap_err();
         assert_eq!(error, Unfit::Ways { all: Ways(4), taken: Ways(4), wanted: Ways(1) });
     }
 
@@ -338,11 +344,11 @@ mod tests {
             let hardware = Hardware { shareable: WayMask(shareable).and(all).first_run(), ..hardware(ways) };
             let other = group("x", WayMask(other).and(all).first_run().0, exclusive);
             let config = config(&format!("rest_ways = {rest}\n{TWO}"));
-            if let Ok(room) = room(&config, &hardware, std::slice::from_ref(&other)) {
+            if let Ok(room) = allocatable_ways(&config, &hardware, std::slice::from_ref(&other)) {
                 prop_assert!(room.cache.usable.is_contiguous() && !room.cache.usable.is_empty());
-                prop_assert!(room.rest.is_contiguous() && room.rest.ways() == Ways(rest));
-                prop_assert!(all.covers(room.rest.or(room.cache.usable)) && !room.rest.overlaps(room.cache.usable));
-                prop_assert!(!exclusive || !other.mask.overlaps(room.rest.or(room.cache.usable)));
+                prop_assert!(room.default_ways.is_contiguous() && room.default_ways.ways() == Ways(rest));
+                prop_assert!(all.covers(room.default_ways.or(room.cache.usable)) && !room.default_ways.overlaps(room.cache.usable));
+                prop_assert!(!exclusive || !other.mask.overlaps(room.default_ways.or(room.cache.usable)));
             }
         }
     }

@@ -5,7 +5,7 @@
 //! partition = "on"              # "off": no partitions, shared pages are only kept in the cache
 //! rest_ways = 2                 # for all programs not named below
 //! interval_s = 1.0              # seconds between steps of the control loop
-//! duty_fraction = 0.01          # the most of one CPU that refilling may take
+//! duty_fraction = 0.01          # the most of one CPU that warming may take
 //! domain = "cgroup"             # trust within one control group ("cgroup") or one user ("uid")
 //!
 //! [region]
@@ -65,10 +65,10 @@ pub struct Config {
     pub rest_line: usize,
     /// Interval of the control loop.
     pub interval: Duration,
-    /// Greatest part of one CPU that refilling may take.
+    /// Greatest part of one CPU that warming may take.
     pub duty: Fraction,
     /// Limits of the shared partitions.
-    pub region: Region,
+    pub partitions: PartitionLimits,
     /// Criterion for trust domains, for programs without a label.
     pub domain_by: DomainBy,
     /// Programs, at least one.
@@ -77,7 +77,7 @@ pub struct Config {
 
 /// Limits of the shared partitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Region {
+pub struct PartitionLimits {
     /// Shared pages get ways of their own; `None` leaves that to the policy.
     pub on: Option<bool>,
     /// Greatest number of ways for each partition; `None` leaves it to the policy.
@@ -264,7 +264,7 @@ struct RawConfig {
     duty_fraction: Option<Spanned<f64>>,
     #[serde(default)]
     domain: DomainBy,
-    region: Option<RawRegion>,
+    region: Option<RawLimits>,
     #[serde(default)]
     program: Vec<Spanned<RawProgram>>,
 }
@@ -278,7 +278,7 @@ enum Switch {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RawRegion {
+struct RawLimits {
     on: Option<bool>,
     ways_max: Option<Spanned<u32>>,
 }
@@ -303,13 +303,13 @@ struct RawProgram {
     exclusive: Option<Spanned<bool>>,
 }
 
-/// Defaults of the interval and of the part of a CPU for refilling.
+/// Defaults of the interval and of the part of a CPU for warming.
 const INTERVAL_S: f64 = 1.0;
 const DUTY: f64 = 0.01;
 /// Greatest length: names of groups are names of directories, and appear in messages.
 const NAME_MAX: usize = 48;
 /// Prefix of the labels of shared partitions, which no program's name has.
-pub const REGION_LABEL: &str = "shared.";
+pub const SHARED_LABEL: &str = "shared.";
 
 impl RawConfig {
     fn checked(self, place: &Place<'_>) -> Result<Config, BadConfig> {
@@ -328,7 +328,7 @@ impl RawConfig {
         let line = |offset: Option<usize>| offset.map_or(1, |offset| place.line(offset));
         let region = self.region.as_ref();
         let ways_max = region.and_then(|region| region.ways_max.as_ref());
-        let region = Region {
+        let partitions = PartitionLimits {
             on: region.and_then(|region| region.on),
             ways_max: ways_of("ways_max", ways_max)?,
             line: line(ways_max.map(|ways| ways.span().start)),
@@ -346,7 +346,7 @@ impl RawConfig {
             rest_line: line(self.rest_ways.as_ref().map(|ways| ways.span().start)),
             interval: Duration::from_secs_f64(interval_s),
             duty: Fraction::clamped(duty),
-            region,
+            partitions,
             domain_by: self.domain,
             programs,
         };
@@ -400,7 +400,7 @@ fn program_of(program: Spanned<RawProgram>, place: &Place<'_>) -> Result<Named, 
     let raw = program.into_inner();
     let fits = |name: &String| {
         (1..=NAME_MAX).contains(&name.len())
-            && !name.starts_with(REGION_LABEL)
+            && !name.starts_with(SHARED_LABEL)
             && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
     };
     let expected =

@@ -19,17 +19,17 @@ use super::allocatable_ways::{Hardware, Unfit};
 use super::config::{Config, Whom};
 use super::curve::Learned;
 use super::decide::Decision;
-use super::host_ops::{HostOps, Key, Region};
+use super::host_ops::{HostOps, Key, NotMerging, WarmPartition};
 use super::layout::{Desired, Masks, TooMany};
 use super::members::Members;
-use super::refill::Filled;
 use super::report::{Event, Summary};
-use super::sets::Sets;
-use super::steps::{Standing, Step, steps, undo};
+use super::sharing_groups::SharingGroups;
+use super::steps::{Observed, Step, diff, undo};
+use super::warm_up::WarmState;
 
 /// Error that ends the loop.
 #[derive(Clone, Debug, thiserror::Error)]
-pub enum Trouble {
+pub enum LoopError {
     /// The configuration needs more than the host has, or nothing is left to assign.
     #[error(transparent)]
     Unfit(#[from] Unfit),
@@ -47,7 +47,7 @@ pub enum Trouble {
     Unseen(#[from] Error),
     /// Nothing can be done on this host.
     #[error("{0}")]
-    Nothing(String),
+    Nothing(NotMerging),
 }
 
 /// A refused step.
@@ -59,29 +59,30 @@ pub struct Refused {
     pub failed: Failed,
 }
 
-impl Trouble {
-    fn step(step: Step, failed: Failed) -> Trouble {
-        Trouble::Step(Box::new(Refused { step, failed }))
+impl LoopError {
+    fn step(step: Step, failed: Failed) -> LoopError {
+        LoopError::Step(Box::new(Refused { step, failed }))
     }
 }
 
 /// Divides the cache until `finish` restores the former state.
 #[derive(Debug)]
 pub struct Daemon<W: HostOps> {
-    world: W,
+    host: W,
     config: Config,
     hardware: Option<Hardware>,
     members: Members,
-    sets: Sets,
+    sets: SharingGroups,
     learned: Vec<Learned>,
     /// The allocation visited to learn curves, and the time of its begin.
     visit: Option<(usize, Duration)>,
     visited: bool,
-    counts: Result<(), String>,
+    /// Reason why nothing is counted.
+    uncounted: Option<String>,
     stalled: Vec<Option<f64>>,
-    grounds: Option<Grounds>,
+    inputs: Option<PlanInputs>,
     decision: Option<Decision>,
-    wanted: Option<Desired>,
+    desired: Option<Desired>,
     /// The closed loop over measurements, if enabled.
     refining: Option<Refining>,
     /// Programs that ran when the last measurement without partitions began.
@@ -91,20 +92,20 @@ pub struct Daemon<W: HostOps> {
     /// Masks of the default group at the begin.
     before: Option<Masks>,
     /// Reason why no shared partition can be kept warm.
-    unfilled: Option<String>,
+    not_warmed: Option<NotMerging>,
     /// Something was changed, or tried.
     touched: bool,
     /// Everything was in place once.
     settled: bool,
     /// Masks changed by the kernel: by group the requested and the actual ones.
-    made_of: BTreeMap<String, (Masks, Masks)>,
-    regions: BTreeMap<Key, Region>,
-    said: BTreeSet<String>,
+    adjusted: BTreeMap<String, (Masks, Masks)>,
+    partitions: BTreeMap<Key, WarmPartition>,
+    reported: BTreeSet<String>,
     /// Unmanaged threads in masu groups at the last scan.
-    strangers: BTreeSet<Pid>,
+    unmanaged_threads: BTreeSet<Pid>,
     /// Counts of the threads when last added to the summary, and when reported.
-    counted: BTreeMap<Key, Filled>,
-    told: BTreeMap<Key, Filled>,
+    counted: BTreeMap<Key, WarmState>,
+    last_reported: BTreeMap<Key, WarmState>,
     steps: u64,
     next_report: Duration,
     /// Totals so far.
@@ -121,41 +122,41 @@ impl<W: HostOps> Daemon<W> {
     ///
     /// # Errors
     /// When the file system cannot be read; when there is nothing to do without it.
-    pub fn new(mut world: W, config: Config) -> Result<Daemon<W>, Trouble> {
-        let hardware = if config.partition { world.hardware()? } else { None };
+    pub fn new(mut host: W, config: Config) -> Result<Daemon<W>, LoopError> {
+        let hardware = if config.partition { host.hardware()? } else { None };
         if hardware.is_none()
-            && let Err(why) = world.merging()
+            && let Err(why) = host.merging()
         {
-            return Err(Trouble::Nothing(why));
+            return Err(LoopError::Nothing(why));
         }
         let count = config.programs.len();
         Ok(Daemon {
-            world,
+            host,
             config,
             hardware,
             members: Members::default(),
-            sets: Sets::default(),
+            sets: SharingGroups::default(),
             learned: vec![Learned::default(); count],
             visit: None,
             visited: false,
-            counts: Ok(()),
+            uncounted: None,
             stalled: vec![None; count],
-            grounds: None,
+            inputs: None,
             decision: None,
-            wanted: None,
+            desired: None,
             refining: None,
             measured_without: None,
             refines: true,
             before: None,
-            unfilled: None,
+            not_warmed: None,
             touched: false,
             settled: false,
-            made_of: BTreeMap::new(),
-            regions: BTreeMap::new(),
-            said: BTreeSet::new(),
-            strangers: BTreeSet::new(),
+            adjusted: BTreeMap::new(),
+            partitions: BTreeMap::new(),
+            reported: BTreeSet::new(),
+            unmanaged_threads: BTreeSet::new(),
             counted: BTreeMap::new(),
-            told: BTreeMap::new(),
+            last_reported: BTreeMap::new(),
             steps: 0,
             next_report: Duration::ZERO,
             summary: Summary::default(),
@@ -163,24 +164,24 @@ impl<W: HostOps> Daemon<W> {
     }
 
     /// The host.
-    pub fn world(&self) -> &W {
-        &self.world
+    pub fn host(&self) -> &W {
+        &self.host
     }
 
     /// Plans without applying.
     ///
     /// # Errors
     /// As [`Daemon::step`].
-    pub fn plan(&mut self, now: Duration) -> Result<(Vec<Event>, Vec<Step>), Trouble> {
+    pub fn plan(&mut self, now: Duration) -> Result<(Vec<Event>, Vec<Step>), LoopError> {
         let mut events = Vec::new();
         self.refines = false;
         self.look(now, &mut events)?;
         let steps = if self.hardware.is_some() {
-            let (standing, left_behind) = self.world.standing()?;
+            let (observed, left_behind) = self.host.observed()?;
             let mut steps: Vec<Step> = left_behind.into_iter().map(without_prefix).map(Step::Remove).collect();
-            self.decide_on(&standing, now, &mut events)?;
-            self.tell_notes(&mut events);
-            steps.extend(self.steps_from(&standing));
+            self.decide_on(&observed, now, &mut events)?;
+            self.report_notes(&mut events);
+            steps.extend(self.steps_from(&observed));
             steps
         } else {
             Vec::new()
@@ -192,10 +193,10 @@ impl<W: HostOps> Daemon<W> {
     ///
     /// # Errors
     /// An error that makes continuing pointless.
-    pub fn step(&mut self, now: Duration) -> Result<Vec<Event>, Trouble> {
+    pub fn step(&mut self, now: Duration) -> Result<Vec<Event>, LoopError> {
         let mut events = Vec::new();
         if self.steps == 0 && self.hardware.is_some() {
-            for group in self.world.collect()? {
+            for group in self.host.collect()? {
                 events.push(Event::Done {
                     what: format!("remove group {group}, in which nobody is and which no masu holds"),
                     threads: 0,
@@ -205,22 +206,22 @@ impl<W: HostOps> Daemon<W> {
         }
         self.look(now, &mut events)?;
         if self.hardware.is_some() {
-            let (standing, _) = self.world.standing()?;
-            match self.decide_on(&standing, now, &mut events) {
+            let (observed, _) = self.host.observed()?;
+            match self.decide_on(&observed, now, &mut events) {
                 // The partitions stay unchanged: their sharing groups may have changed by now.
-                Err(trouble) if self.settled => {
-                    self.say_without("a new plan", &trouble.to_string(), &mut events);
-                    self.end_refills(&standing);
+                Err(error) if self.settled => {
+                    self.report_missing("a new plan", &error.to_string(), &mut events);
+                    self.stop_warm_ups(&observed);
                 }
                 answer => {
                     answer?;
-                    if self.arrange(&standing, &mut events)? {
-                        self.refill(&mut events)?;
+                    if self.arrange(&observed, &mut events)? {
+                        self.warm_up(&mut events)?;
                     }
                 }
             }
         } else {
-            self.refill(&mut events)?;
+            self.warm_up(&mut events)?;
         }
         self.report(now, &mut events);
         self.steps += 1;
@@ -242,21 +243,21 @@ impl<W: HostOps> Daemon<W> {
     ///
     /// # Errors
     /// The first failure, after all the rest was tried.
-    pub fn finish(mut self) -> (Summary, Vec<Event>, Result<(), Trouble>) {
+    pub fn finish(mut self) -> (Summary, Vec<Event>, Result<(), LoopError>) {
         let mut events = Vec::new();
-        self.count_refills();
-        self.world.keep_only(&BTreeSet::new());
-        let mut first: Result<(), Trouble> = Ok(());
+        self.count_warm_ups();
+        self.host.keep_only(&BTreeSet::new());
+        let mut first: Result<(), LoopError> = Ok(());
         let (mut groups, mut unmounted) = (0, false);
         // The journal restores the rest after a failed step: only if both fail something is left.
         if self.hardware.is_some() {
-            match self.world.standing() {
-                Ok((standing, _)) => {
-                    let rest = standing.get("").map(|group| group.masks.clone()).unwrap_or_default();
-                    for step in undo(&standing, &rest) {
+            match self.host.observed() {
+                Ok((observed, _)) => {
+                    let rest = observed.get("").map(|group| group.masks.clone()).unwrap_or_default();
+                    for step in undo(&observed, &rest) {
                         groups += 1;
-                        if let Err(failed) = self.world.carry_out(&step) {
-                            first = first.and(Err(Trouble::step(step, failed)));
+                        if let Err(failed) = self.host.apply(&step) {
+                            first = first.and(Err(LoopError::step(step, failed)));
                         }
                     }
                 }
@@ -265,7 +266,7 @@ impl<W: HostOps> Daemon<W> {
                 Err(failed) => first = Err(failed.into()),
             }
         }
-        let first = match self.world.put_back() {
+        let first = match self.host.restore() {
             Ok(()) => Ok(()),
             Err(error) => first.and(Err(error.into())),
         };
@@ -275,24 +276,24 @@ impl<W: HostOps> Daemon<W> {
         (self.summary, events, first)
     }
 
-    fn look(&mut self, now: Duration, events: &mut Vec<Event>) -> Result<(), Trouble> {
-        let members = self.world.members()?;
-        self.tell_members(&members, events);
+    fn look(&mut self, now: Duration, events: &mut Vec<Event>) -> Result<(), LoopError> {
+        let members = self.host.members()?;
+        self.report_members(&members, events);
         self.members = members;
-        match self.world.sets(now, &self.members) {
+        match self.host.sets(now, &self.members) {
             Ok(Some(sets)) => self.take_sets(sets, events),
             Ok(None) => {}
             // Without partitions there is nothing else to do.
             Err(error) if self.hardware.is_none() => return Err(error.into()),
             // The sharers are unknown: nothing stays in a shared partition.
             Err(error) => {
-                self.say_without(REGIONS, &error.to_string(), events);
-                self.take_sets(Sets::default(), events);
+                self.report_missing(SHARED_PARTITIONS, &error.to_string(), events);
+                self.take_sets(SharingGroups::default(), events);
             }
         }
-        match self.world.counted(&self.members) {
+        match self.host.counted(&self.members) {
             Known::Value(counted) => {
-                self.counts = Ok(());
+                self.uncounted = None;
                 if let Some(refining) = &mut self.refining {
                     refining.count(&counted);
                 }
@@ -304,11 +305,11 @@ impl<W: HostOps> Daemon<W> {
                 }
             }
             Known::Unknown(why) => {
-                self.counts = Err(why);
+                self.uncounted = Some(why);
                 // Without counts only curves decide, and from nothing: the current plan was in force only to be
                 // measured.
                 if self.refining.take().is_some() {
-                    (self.grounds, self.decision) = (None, None);
+                    (self.inputs, self.decision) = (None, None);
                 }
             }
         }
@@ -316,46 +317,46 @@ impl<W: HostOps> Daemon<W> {
     }
 
     /// Steps from the observed to the desired state.
-    fn steps_from(&self, standing: &Standing) -> Vec<Step> {
-        let (Some(wanted), Some(hardware)) = (&self.wanted, &self.hardware) else { return Vec::new() };
-        let mut standing = standing.clone();
-        for (label, (asked, found)) in &self.made_of {
-            if let Some(group) = standing.get_mut(label).filter(|group| group.masks == *found) {
+    fn steps_from(&self, observed: &Observed) -> Vec<Step> {
+        let (Some(desired), Some(hardware)) = (&self.desired, &self.hardware) else { return Vec::new() };
+        let mut observed = observed.clone();
+        for (label, (asked, found)) in &self.adjusted {
+            if let Some(group) = observed.get_mut(label).filter(|group| group.masks == *found) {
                 group.masks = asked.clone();
             }
         }
-        steps(&standing, wanted, &self.world.refilling(), hardware.ways_min)
+        diff(&observed, desired, &self.host.warming(), hardware.ways_min)
     }
 
     /// Applies the desired state; true if it is reached.
-    fn arrange(&mut self, standing: &Standing, events: &mut Vec<Event>) -> Result<bool, Trouble> {
-        self.end_refills(standing);
-        let mut steps = self.steps_from(standing);
+    fn arrange(&mut self, observed: &Observed, events: &mut Vec<Event>) -> Result<bool, LoopError> {
+        self.stop_warm_ups(observed);
+        let mut steps = self.steps_from(observed);
         // While ways move between groups a thread would fill other groups' ways; and lines in the old ones are to be
         // placed anew.
         let moves = |label: &str| {
             steps.iter().any(|step| matches!(step, Step::Masks(of, _) | Step::Remove(of) if of.as_str() == label))
         };
-        let stay: BTreeSet<Key> = self.world.refilling().into_keys().filter(|(label, _)| !moves(label)).collect();
-        if stay.len() < self.world.refilling().len() {
-            self.keep_refills(&stay);
-            steps = self.steps_from(standing);
+        let stay: BTreeSet<Key> = self.host.warming().into_keys().filter(|(label, _)| !moves(label)).collect();
+        if stay.len() < self.host.warming().len() {
+            self.keep_warm_ups(&stay);
+            steps = self.steps_from(observed);
         }
         // A child created between the two scans is in a masu group already, and is known at the next scan: so only a
         // thread that is unmanaged twice is sent away.
-        let stranger = |step: &Step| match step {
+        let unmanaged_thread = |step: &Step| match step {
             Step::Thread(label, thread) if label.is_empty() => Some(*thread),
             _ => None,
         };
-        let strangers = steps.iter().filter_map(stranger).collect();
-        let before = std::mem::replace(&mut self.strangers, strangers);
-        steps.retain(|step| stranger(step).is_none_or(|thread| before.contains(&thread)));
+        let unmanaged_threads = steps.iter().filter_map(unmanaged_thread).collect();
+        let before = std::mem::replace(&mut self.unmanaged_threads, unmanaged_threads);
+        steps.retain(|step| unmanaged_thread(step).is_none_or(|thread| before.contains(&thread)));
         self.touched |= !steps.is_empty();
         let mut moved = MovedTo::default();
         let mut refused = None;
         for step in steps {
-            match self.world.carry_out(&step) {
-                Ok(done) => self.tell_done(&step, &done, &mut moved, events),
+            match self.host.apply(&step) {
+                Ok(done) => self.report_done(&step, &done, &mut moved, events),
                 Err(failed) => {
                     refused = Some(Refused { step, failed });
                     break;
@@ -365,37 +366,37 @@ impl<W: HostOps> Daemon<W> {
         moved.tell(events);
         if let Some(refused) = refused {
             if !self.settled || refused.failed.why == Why::Denied {
-                return Err(Trouble::Step(Box::new(refused)));
+                return Err(LoopError::Step(Box::new(refused)));
             }
             self.summary.failures += 1;
-            self.say_not_done(&refused.step.to_string(), &refused.failed.to_string(), events);
-            self.grounds = None;
-            self.keep_refills(&BTreeSet::new()); // a partition may lie in ways of others
+            self.report_not_done(&refused.step.to_string(), &refused.failed.to_string(), events);
+            self.inputs = None;
+            self.keep_warm_ups(&BTreeSet::new()); // a partition may lie in ways of others
             return Ok(false); // the next step observes the state
         }
         self.settled = true;
-        self.tell_notes(events);
+        self.report_notes(events);
         Ok(true)
     }
 
-    fn tell_notes(&mut self, events: &mut Vec<Event>) {
-        for note in self.wanted.iter().flat_map(|wanted| wanted.notes.clone()).collect::<Vec<_>>() {
-            self.say_without("an exclusive group", &note, events);
+    fn report_notes(&mut self, events: &mut Vec<Event>) {
+        for note in self.desired.iter().flat_map(|desired| desired.notes.clone()).collect::<Vec<_>>() {
+            self.report_missing("an exclusive group", &note, events);
         }
     }
 }
 
 /// Name of the missing feature if the sharers are unknown.
-const REGIONS: &str = "regions for what is shared";
+const SHARED_PARTITIONS: &str = "shared partitions";
 
-mod filling;
 mod planning;
 mod refining;
-mod telling;
+mod reporting;
+mod warming;
 
-use planning::Grounds;
+use planning::PlanInputs;
 use refining::Refining;
-use telling::MovedTo;
+use reporting::MovedTo;
 
 #[cfg(test)]
 mod tests;

@@ -124,7 +124,7 @@ pub fn visit(nth: usize, cache: Cache, programs: usize) -> Option<Plan> {
         first += share(program);
         Class { mask, programs: vec![program] }
     });
-    Some(Plan { classes: classes.collect(), regions: Vec::new() })
+    Some(Plan { classes: classes.collect(), partitions: Vec::new() })
 }
 
 #[cfg(test)]

@@ -16,11 +16,11 @@ use linux::resctrl::CacheId;
 use units::{Bytes, Ways};
 
 use super::allocatable_ways::AllocatableWays;
+use super::by_size::{beside, partitions_by_size, without_curves};
 use super::config::Config;
 use super::layout::Planned;
-use super::warming::{beside, regions_by_size, without_curves};
 use crate::policy::predict::predict;
-use crate::policy::{Cache, Curve, Plan, Policy, Program, Region, SharedSet, Sharer, Situation};
+use crate::policy::{Cache, Curve, Plan, Policy, Program, SharedPartition, Sharer, SharingGroup, Situation};
 
 /// Figures of one program.
 #[derive(Clone, Debug, PartialEq)]
@@ -43,7 +43,7 @@ pub struct Figures {
 
 /// A sharing group, as input of the decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SetSeen {
+pub struct GroupSize {
     /// Sharers, by indices in the configuration.
     pub sharers: BTreeSet<usize>,
     /// Size of the group.
@@ -60,7 +60,7 @@ pub struct Seen<'s> {
     /// For each program, its figures.
     pub figures: &'s [Option<Figures>],
     /// Sharing groups.
-    pub sets: &'s [SetSeen],
+    pub sets: &'s [GroupSize],
 }
 
 /// Basis of a plan.
@@ -84,27 +84,28 @@ pub struct Decision {
     /// Basis of the plans; the weakest of all caches.
     pub basis: Basis,
     /// Shared partitions are sized by their content, not by their benefit.
-    pub regions_by_size: bool,
+    pub partitions_by_size: bool,
     /// Predicted slowdowns by indices in the configuration, if available; of several caches the worst.
     pub slowdowns: BTreeMap<usize, f64>,
 }
 
 /// Decides for all caches; `before` is the current decision.
-pub fn decide(config: &Config, room: &AllocatableWays, seen: &Seen<'_>, before: &[Planned]) -> Decision {
+pub fn decide(config: &Config, allocatable: &AllocatableWays, seen: &Seen<'_>, before: &[Planned]) -> Decision {
     let mut decision =
-        Decision { planned: Vec::new(), basis: Basis::Nothing, regions_by_size: false, slowdowns: BTreeMap::new() };
+        Decision { planned: Vec::new(), basis: Basis::Nothing, partitions_by_size: false, slowdowns: BTreeMap::new() };
     let mut by_programs: BTreeMap<Vec<usize>, BTreeSet<CacheId>> = BTreeMap::new();
     for cache in seen.caches {
         by_programs.entry(programs_on(config, seen, *cache)).or_default().insert(*cache);
     }
     for (programs, caches) in by_programs {
         let sets = (0..seen.sets.len()).filter(|set| shared_by(&seen.sets[*set], &programs).len() >= 2).collect();
-        let mut planned = Planned { caches, programs, sets, plan: Plan { classes: Vec::new(), regions: Vec::new() } };
+        let mut planned =
+            Planned { caches, programs, sets, plan: Plan { classes: Vec::new(), partitions: Vec::new() } };
         let same = |other: &&Planned| {
             (&other.caches, &other.programs, &other.sets) == (&planned.caches, &planned.programs, &planned.sets)
         };
         let before = before.iter().find(same).map(|other| other.plan.clone());
-        planned.plan = plan(config, room, seen, &planned, before.as_ref(), &mut decision);
+        planned.plan = plan(config, allocatable, seen, &planned, before.as_ref(), &mut decision);
         decision.planned.push(planned);
     }
     decision
@@ -120,22 +121,27 @@ fn programs_on(config: &Config, seen: &Seen<'_>, cache: CacheId) -> Vec<usize> {
 }
 
 /// Indices among `programs` of the sharers of a group.
-fn shared_by(set: &SetSeen, programs: &[usize]) -> Vec<usize> {
+fn shared_by(set: &GroupSize, programs: &[usize]) -> Vec<usize> {
     programs.iter().enumerate().filter(|(_, program)| set.sharers.contains(program)).map(|(place, _)| place).collect()
 }
 
 /// The policy's situation for the programs in these caches, if it decides on shared partitions; `None` if a figure is
 /// unknown.
-pub fn situation(config: &Config, room: &AllocatableWays, seen: &Seen<'_>, planned: &Planned) -> Option<Situation> {
+pub fn situation(
+    config: &Config,
+    allocatable: &AllocatableWays,
+    seen: &Seen<'_>,
+    planned: &Planned,
+) -> Option<Situation> {
     if planned.programs.iter().any(|program| seen.figures[*program].is_none()) {
         return None;
     }
-    let shared = if config.policy == Policy::Sharing && config.region.on.unwrap_or(true) {
-        shared_sets(seen, planned, &room.cache)?
+    let shared = if config.policy == Policy::Sharing && config.partitions.on.unwrap_or(true) {
+        shared_sets(seen, planned, &allocatable.cache)?
     } else {
         Vec::new()
     };
-    Some(Situation { cache: room.cache, programs: programs_of(seen, planned, &room.cache), shared })
+    Some(Situation { cache: allocatable.cache, programs: programs_of(seen, planned, &allocatable.cache), shared })
 }
 
 fn programs_of(seen: &Seen<'_>, planned: &Planned, cache: &Cache) -> Vec<Program> {
@@ -144,7 +150,7 @@ fn programs_of(seen: &Seen<'_>, planned: &Planned, cache: &Cache) -> Vec<Program
 
 fn plan(
     config: &Config,
-    room: &AllocatableWays,
+    allocatable: &AllocatableWays,
     seen: &Seen<'_>,
     planned: &Planned,
     before: Option<&Plan>,
@@ -152,40 +158,45 @@ fn plan(
 ) -> Plan {
     let Planned { programs, sets, .. } = planned;
     if programs.is_empty() {
-        return Plan { classes: Vec::new(), regions: Vec::new() };
+        return Plan { classes: Vec::new(), partitions: Vec::new() };
     }
     let sizes: Vec<Bytes> = sets.iter().map(|set| seen.sets[*set].bytes).collect();
-    let with_regions = config.region.on.unwrap_or(config.policy == Policy::Sharing);
-    let by_size = |cache: Cache| -> Vec<Region> {
-        if with_regions { regions_by_size(cache, &sizes, config.region.ways_max) } else { Vec::new() }
+    let with_partitions = config.partitions.on.unwrap_or(config.policy == Policy::Sharing);
+    let by_size = |cache: Cache| -> Vec<SharedPartition> {
+        if with_partitions { partitions_by_size(cache, &sizes, config.partitions.ways_max) } else { Vec::new() }
     };
     let lacking = programs.iter().find(|program| seen.figures[**program].is_none());
     if let Some(lacking) = lacking.filter(|_| needs_curves(config.policy)) {
         decision.basis = Basis::NoCurve(*lacking);
-        decision.regions_by_size |= with_regions && !sizes.is_empty();
-        let sizes = if with_regions { sizes } else { Vec::new() };
-        return without_curves(room.cache, programs.len(), &sizes, config.region.ways_max);
+        decision.partitions_by_size |= with_partitions && !sizes.is_empty();
+        let sizes = if with_partitions { sizes } else { Vec::new() };
+        return without_curves(allocatable.cache, programs.len(), &sizes, config.partitions.ways_max);
     }
-    let shared =
-        if with_regions && config.policy == Policy::Sharing { shared_sets(seen, planned, &room.cache) } else { None };
+    let shared = if with_partitions && config.policy == Policy::Sharing {
+        shared_sets(seen, planned, &allocatable.cache)
+    } else {
+        None
+    };
     let known = |cache: &Cache| programs_of(seen, planned, cache);
     // A plan with partitions by size is no plan of the policy's: the current one is passed on only if the policy made
     // it.
-    let whole = shared.map(|shared| Situation { cache: room.cache, programs: known(&room.cache), shared });
+    let whole =
+        shared.map(|shared| Situation { cache: allocatable.cache, programs: known(&allocatable.cache), shared });
     let whole = whole.map(|situation| (config.policy.plan(&situation, before), situation));
-    let fits =
-        |plan: &Plan| plan.regions.iter().all(|of| config.region.ways_max.is_none_or(|most| of.mask.ways() <= most));
+    let fits = |plan: &Plan| {
+        plan.partitions.iter().all(|of| config.partitions.ways_max.is_none_or(|most| of.mask.ways() <= most))
+    };
     let (plan, situation) = match whole.filter(|(plan, _)| fits(plan)) {
         Some(whole) => whole,
         None => {
-            let regions = by_size(room.cache);
-            decision.regions_by_size |= !regions.is_empty();
-            let cache = if regions.is_empty() { room.cache } else { beside(room.cache, &regions) };
+            let partitions = by_size(allocatable.cache);
+            decision.partitions_by_size |= !partitions.is_empty();
+            let cache = if partitions.is_empty() { allocatable.cache } else { beside(allocatable.cache, &partitions) };
             let situation = Situation { cache, programs: known(&cache), shared: Vec::new() };
-            let plan = config.policy.plan(&situation, before.filter(|_| regions.is_empty()));
+            let plan = config.policy.plan(&situation, before.filter(|_| partitions.is_empty()));
             let own = lacking.is_none().then(|| predict(&situation, &plan));
             add(own, programs, &mut decision.slowdowns);
-            return decided(config, seen, programs, Plan { regions, ..plan }, decision);
+            return decided(config, seen, programs, Plan { partitions, ..plan }, decision);
         }
     };
     add(lacking.is_none().then(|| predict(&situation, &plan)), programs, &mut decision.slowdowns);
@@ -245,7 +256,7 @@ fn program_of(figures: Option<&Figures>, cache: &Cache) -> Program {
 }
 
 /// Sharing groups with their curves; `None` if one of a sharer is unknown.
-fn shared_sets(seen: &Seen<'_>, planned: &Planned, cache: &Cache) -> Option<Vec<SharedSet>> {
+fn shared_sets(seen: &Seen<'_>, planned: &Planned, cache: &Cache) -> Option<Vec<SharingGroup>> {
     let each = planned.sets.iter().map(|set| {
         let set = &seen.sets[*set];
         let sharers = shared_by(set, &planned.programs).into_iter().map(|place| {
@@ -253,7 +264,7 @@ fn shared_sets(seen: &Seen<'_>, planned: &Planned, cache: &Cache) -> Option<Vec<
             let curve = figures.shared_misses.clone().or_else(|| straight(figures, set.bytes, cache))?;
             Some(Sharer { program: place, misses: curve })
         });
-        Some(SharedSet { sharers: sharers.collect::<Option<_>>()?, bytes: set.bytes })
+        Some(SharingGroup { sharers: sharers.collect::<Option<_>>()?, bytes: set.bytes })
     });
     each.collect()
 }

@@ -11,15 +11,15 @@ use linux::{Error, KernelFiles, Pid, caches};
 use units::Bytes;
 use units::cast::fits;
 
-use super::act::{Done, Place, group};
+use super::act::{Done, Mount, group};
 use super::allocatable_ways::Hardware;
 use super::config::{Config, DomainBy};
-use super::host_ops::{HostOps, Key, Region};
+use super::host_ops::{HostOps, Key, NotMerging, WarmPartition};
 use super::members::{Finder, Members};
 use super::observe::{Counted, Counting, OfGroup};
-use super::refill::{Filled, Order, Refiller};
-use super::sets::{Sets, Who, sets};
-use super::steps::{Standing, Step};
+use super::sharing_groups::{Identities, SharingGroups, sets};
+use super::steps::{Observed, Step};
+use super::warm_up::{Job, WarmState, Warmer};
 use crate::shared::domain::By;
 use crate::shared::observe::Observer;
 
@@ -37,25 +37,25 @@ pub struct Host<F: KernelFiles + Sync + 'static> {
     interval: Duration,
     observer: Option<Observer>,
     next_sets: Duration,
-    place: Option<Place<'static, F>>,
+    mount: Option<Mount<'static, F>>,
     knobs: HostSettings<'static, F>,
     counting: Counting,
     caches: BTreeMap<CacheId, (Cpus, Bytes)>,
-    refillers: BTreeMap<Key, Refiller>,
+    warmers: BTreeMap<Key, Warmer>,
     read: BTreeMap<String, (OfGroup, Duration)>,
     /// Returns true when asked to end: then every wait stops.
     is_over: Box<dyn Fn() -> bool + Send>,
 }
 
 impl<F: KernelFiles + Sync + 'static> Host<F> {
-    /// The host for this configuration; `place` is the resctrl file system, if partitions are made.
+    /// The host for this configuration; `mount` is the resctrl file system, if partitions are made.
     ///
     /// # Errors
     /// `Gone` for a named process that does not exist, `Unsupported` for such a control group.
     pub fn new(
         files: &'static F,
         config: &Config,
-        place: Option<Place<'static, F>>,
+        mount: Option<Mount<'static, F>>,
         knobs: HostSettings<'static, F>,
         is_over: impl Fn() -> bool + Send + 'static,
     ) -> Result<Host<F>, Error> {
@@ -76,19 +76,19 @@ impl<F: KernelFiles + Sync + 'static> Host<F> {
             interval: config.interval,
             observer: None,
             next_sets: Duration::ZERO,
-            place,
+            mount,
             knobs,
             counting: Counting::default(),
             caches: caches.collect(),
-            refillers: BTreeMap::new(),
+            warmers: BTreeMap::new(),
             read: BTreeMap::new(),
             is_over: Box::new(is_over),
         })
     }
 
     /// The resctrl file system.
-    pub fn place(&self) -> Option<&Place<'static, F>> {
-        self.place.as_ref()
+    pub fn mount(&self) -> Option<&Mount<'static, F>> {
+        self.mount.as_ref()
     }
 }
 
@@ -115,37 +115,37 @@ impl<F: KernelFiles + Sync + 'static> HostOps for Host<F> {
         self.finder.look(self.files)
     }
 
-    fn sets(&mut self, now: Duration, members: &Members) -> Result<Option<Sets>, Error> {
+    fn sets(&mut self, now: Duration, members: &Members) -> Result<Option<SharingGroups>, Error> {
         if now < self.next_sets {
             return Ok(None);
         }
         if ksm::host(self.files).is_err() {
-            return Ok(Some(Sets::default())); // a kernel without KSM: nothing is shared
+            return Ok(Some(SharingGroups::default())); // a kernel without KSM: nothing is shared
         }
         if self.observer.is_none() {
             self.observer = Some(Observer::new(self.by, BTreeSet::from([Pid::own()]))?);
         }
         let Some(observer) = &mut self.observer else { return Ok(None) };
         self.next_sets = now + self.interval; // also when the scan fails
-        let look = observer.look(self.files)?;
+        let look = observer.scan(self.files)?;
         self.next_sets = now + self.interval.max(look.took * LOOK_PART);
         // A process whose reads go unanswered must not keep all others from their partitions; its last known sharing
         // still counts.
         if let Some((pid, why)) = look.not_read.iter().find(|(_, why)| !why.is_unanswered()) {
             let unread = Some(format!("process {pid} may share and cannot be looked at: {why}"));
-            return Ok(Some(Sets { unread, ..Sets::default() }));
+            return Ok(Some(SharingGroups { unread, ..SharingGroups::default() }));
         }
         let labels = self.labels.iter().map(Option::as_deref).collect();
-        let sets = sets(observer.index(), &Who::new(&members.programs, labels, observer.members()));
+        let sets = sets(observer.index(), &Identities::new(&members.programs, labels, observer.members()));
         let passed_over = look.not_read.first().map(|(pid, why)| format!("process {pid}: {why}"));
-        Ok(Some(Sets { passed_over, ..sets }))
+        Ok(Some(SharingGroups { passed_over, ..sets }))
     }
 
-    fn merging(&mut self) -> Result<(), String> {
+    fn merging(&mut self) -> Result<(), NotMerging> {
         match ksm::host(self.files) {
             Ok(host) if host.run == Run::Merging => Ok(()),
-            Ok(_) => Err("KSM is not running; `echo 1 > /sys/kernel/mm/ksm/run` starts it".to_owned()),
-            Err(error) => Err(format!("there is no KSM here: {error}")),
+            Ok(_) => Err(NotMerging::Stopped),
+            Err(error) => Err(NotMerging::Absent(error)),
         }
     }
 
@@ -154,11 +154,11 @@ impl<F: KernelFiles + Sync + 'static> HostOps for Host<F> {
     }
 
     fn readings(&mut self, now: Duration) -> BTreeMap<String, OfGroup> {
-        let Some(place) = &self.place else { return BTreeMap::new() };
+        let Some(mount) = &self.mount else { return BTreeMap::new() };
         let mut found = BTreeMap::new();
-        for label in place.own() {
+        for label in mount.own() {
             // A removed group has no readings.
-            let Ok(readings) = place.resctrl().readings(&group(label)) else { continue };
+            let Ok(readings) = mount.resctrl().readings(&group(label)) else { continue };
             let before = self.read.get(label).map(|(before, at)| (*before, now.saturating_sub(*at)));
             found.insert(label.to_owned(), OfGroup::of(&readings, before));
         }
@@ -167,66 +167,66 @@ impl<F: KernelFiles + Sync + 'static> HostOps for Host<F> {
     }
 
     fn hardware(&mut self) -> Result<Option<Hardware>, Failed> {
-        self.place.as_ref().map(Place::hardware).transpose()
+        self.mount.as_ref().map(Mount::hardware).transpose()
     }
 
-    fn standing(&mut self) -> Result<(Standing, Vec<String>), Failed> {
-        self.place.as_ref().map_or_else(|| Ok(Default::default()), Place::standing)
+    fn observed(&mut self) -> Result<(Observed, Vec<String>), Failed> {
+        self.mount.as_ref().map_or_else(|| Ok(Default::default()), Mount::observed)
     }
 
     fn collect(&mut self) -> Result<Vec<String>, Failed> {
-        let Some(place) = &mut self.place else { return Ok(Vec::new()) };
-        place.collect(&mut self.knobs, &mut patient(&*self.is_over))
+        let Some(mount) = &mut self.mount else { return Ok(Vec::new()) };
+        mount.collect(&mut self.knobs, &mut patient(&*self.is_over))
     }
 
-    fn carry_out(&mut self, step: &Step) -> Result<Done, Failed> {
-        let Some(place) = &mut self.place else { return Ok(Done::default()) };
-        place.carry_out(step, &mut self.knobs, &mut patient(&*self.is_over))
+    fn apply(&mut self, step: &Step) -> Result<Done, Failed> {
+        let Some(mount) = &mut self.mount else { return Ok(Done::default()) };
+        mount.apply(step, &mut self.knobs, &mut patient(&*self.is_over))
     }
 
     fn caches(&self) -> BTreeMap<CacheId, Bytes> {
         self.caches.iter().map(|(id, (_, size))| (*id, *size)).collect()
     }
 
-    fn refill(&mut self, region: &Region) -> Result<Pid, Error> {
-        let key = (region.label.clone(), region.cache);
+    fn warm_up(&mut self, partition: &WarmPartition) -> Result<Pid, Error> {
+        let key = (partition.label.clone(), partition.cache);
         // The old one goes first: two would have twice the duty.
-        self.refillers.remove(&key);
-        let order = Order {
-            pages: region.pages.clone(),
-            cpus: self.caches.get(&region.cache).map(|(cpus, _)| cpus.0.clone()).unwrap_or_default(),
-            partitioned: !region.mask.is_empty(),
-            room: region.room,
-            duty: region.duty,
+        self.warmers.remove(&key);
+        let order = Job {
+            pages: partition.pages.clone(),
+            cpus: self.caches.get(&partition.cache).map(|(cpus, _)| cpus.0.clone()).unwrap_or_default(),
+            partitioned: !partition.mask.is_empty(),
+            capacity: partition.capacity,
+            duty: partition.duty,
         };
-        let resctrl = self.place.as_ref().filter(|_| !region.mask.is_empty()).map(|place| place.resctrl().clone());
-        let (of, cache) = (group(&region.label), region.cache);
+        let resctrl = self.mount.as_ref().filter(|_| !partition.mask.is_empty()).map(|mount| mount.resctrl().clone());
+        let (of, cache) = (group(&partition.label), partition.cache);
         let occupancy = move || resctrl.as_ref()?.llc_occupancy(&of, cache).ok()?.value();
-        let refiller = Refiller::start(&order, occupancy)?;
-        let thread = refiller.thread();
-        self.refillers.insert(key, refiller);
+        let warmer = Warmer::start(&order, occupancy)?;
+        let thread = warmer.thread();
+        self.warmers.insert(key, warmer);
         Ok(thread)
     }
 
     fn begin(&mut self, key: &Key) {
-        if let Some(refiller) = self.refillers.get(key) {
-            refiller.begin();
+        if let Some(warmer) = self.warmers.get(key) {
+            warmer.begin();
         }
     }
 
     fn keep_only(&mut self, keys: &BTreeSet<Key>) {
-        self.refillers.retain(|key, _| keys.contains(key));
+        self.warmers.retain(|key, _| keys.contains(key));
     }
 
-    fn refilling(&self) -> BTreeMap<Key, Pid> {
-        self.refillers.iter().map(|(key, refiller)| (key.clone(), refiller.thread())).collect()
+    fn warming(&self) -> BTreeMap<Key, Pid> {
+        self.warmers.iter().map(|(key, warmer)| (key.clone(), warmer.thread())).collect()
     }
 
-    fn filled(&self) -> BTreeMap<Key, Filled> {
-        self.refillers.iter().map(|(key, refiller)| (key.clone(), refiller.filled())).collect()
+    fn state(&self) -> BTreeMap<Key, WarmState> {
+        self.warmers.iter().map(|(key, warmer)| (key.clone(), warmer.state())).collect()
     }
 
-    fn put_back(&mut self) -> Result<(), Error> {
+    fn restore(&mut self) -> Result<(), Error> {
         self.knobs.restore()
     }
 }

@@ -13,13 +13,13 @@ use super::act::Done;
 use super::allocatable_ways::Hardware;
 use super::members::Members;
 use super::observe::{Counted, OfGroup};
-use super::refill::Filled;
-use super::sets::Sets;
-use super::steps::{Standing, Step};
+use super::sharing_groups::SharingGroups;
+use super::steps::{Observed, Step};
+use super::warm_up::WarmState;
 
 /// A shared partition to keep warm in one cache.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Region {
+pub struct WarmPartition {
     /// Label of its group.
     pub label: String,
     /// Id of the cache.
@@ -29,11 +29,22 @@ pub struct Region {
     /// Number of pages left out.
     pub left_out: usize,
     /// Capacity in bytes.
-    pub room: Bytes,
+    pub capacity: Bytes,
     /// Ways of the partition; none where the cache is not divided.
     pub mask: WayMask,
     /// Greatest part of one CPU.
     pub duty: Fraction,
+}
+
+/// Reason why KSM does not merge masu's copies with their originals.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotMerging {
+    /// KSM is off; root can turn it on.
+    #[error("KSM is not running; `echo 1 > /sys/kernel/mm/ksm/run` starts it")]
+    Stopped,
+    /// This kernel has no KSM, or its state cannot be read.
+    #[error("there is no KSM here: {0}")]
+    Absent(Error),
 }
 
 /// Label of a shared partition, and its cache.
@@ -51,13 +62,13 @@ pub trait HostOps {
     ///
     /// # Errors
     /// `Denied`, or `Unsupported` where frames cannot be seen.
-    fn sets(&mut self, now: Duration, members: &Members) -> Result<Option<Sets>, Error>;
+    fn sets(&mut self, now: Duration, members: &Members) -> Result<Option<SharingGroups>, Error>;
 
     /// Checks that KSM merges, so that masu's copies are merged with their originals.
     ///
     /// # Errors
-    /// The reason, with a remedy.
-    fn merging(&mut self) -> Result<(), String>;
+    /// `Stopped`, or `Absent`.
+    fn merging(&mut self) -> Result<(), NotMerging>;
 
     /// Counts of the programs since the last read.
     fn counted(&mut self, members: &Members) -> Known<Vec<Counted>>;
@@ -75,7 +86,7 @@ pub trait HostOps {
     ///
     /// # Errors
     /// As of the calls.
-    fn standing(&mut self) -> Result<(Standing, Vec<String>), Failed>;
+    fn observed(&mut self) -> Result<(Observed, Vec<String>), Failed>;
 
     /// Removes the abandoned groups, and names them.
     ///
@@ -87,7 +98,7 @@ pub trait HostOps {
     ///
     /// # Errors
     /// The kernel's answer.
-    fn carry_out(&mut self, step: &Step) -> Result<Done, Failed>;
+    fn apply(&mut self, step: &Step) -> Result<Done, Failed>;
 
     /// Caches with a usable CPU of this host, with their sizes; where a thread can refill.
     fn caches(&self) -> BTreeMap<CacheId, Bytes>;
@@ -96,7 +107,7 @@ pub trait HostOps {
     ///
     /// # Errors
     /// When nothing can be copied, or no thread started.
-    fn refill(&mut self, region: &Region) -> Result<Pid, Error>;
+    fn warm_up(&mut self, partition: &WarmPartition) -> Result<Pid, Error>;
 
     /// Tells the thread that it is in its group: from now on it refills.
     fn begin(&mut self, key: &Key);
@@ -105,14 +116,14 @@ pub trait HostOps {
     fn keep_only(&mut self, keys: &BTreeSet<Key>);
 
     /// Warm-up threads.
-    fn refilling(&self) -> BTreeMap<Key, Pid>;
+    fn warming(&self) -> BTreeMap<Key, Pid>;
 
     /// Their counts.
-    fn filled(&self) -> BTreeMap<Key, Filled>;
+    fn state(&self) -> BTreeMap<Key, WarmState>;
 
     /// Restores the rest of the changed state.
     ///
     /// # Errors
     /// The first failure; the journal has the rest, for the next start.
-    fn put_back(&mut self) -> Result<(), Error>;
+    fn restore(&mut self) -> Result<(), Error>;
 }

@@ -13,8 +13,8 @@ use linux::Pid;
 use linux::resctrl::{CacheId, PREFIX};
 use units::WayMask;
 
-use super::allocatable_ways::Foreign;
-use super::config::REGION_LABEL;
+use super::allocatable_ways::UnmanagedGroup;
+use super::config::SHARED_LABEL;
 use super::number::counted;
 use crate::policy::Plan;
 
@@ -36,7 +36,7 @@ pub struct Group {
     /// Members.
     pub processes: Processes,
     /// Caches where a masu thread keeps the partition warm, and is in the group.
-    pub refilled: BTreeSet<CacheId>,
+    pub warmed: BTreeSet<CacheId>,
     /// Purpose of the group.
     pub purpose: Purpose,
 }
@@ -47,14 +47,14 @@ pub enum Purpose {
     /// Programs, by their indices in the configuration.
     Programs(Vec<usize>),
     /// Lines of a sharing group, by its index among the groups found.
-    Region(usize),
+    SharedPartition(usize),
 }
 
 /// All desired groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Desired {
     /// Ways of the default group.
-    pub rest: Masks,
+    pub default_masks: Masks,
     /// masu groups, in the order of their creation.
     pub groups: Vec<Group>,
     /// Restrictions to report, in words.
@@ -103,13 +103,13 @@ pub struct Surroundings {
     /// All caches.
     pub caches: BTreeSet<CacheId>,
     /// Ways of the default group, in caches on which any of the programs runs.
-    pub rest: WayMask,
+    pub default_ways: WayMask,
     /// Masks of the default group before masu: kept in all other caches.
     pub before: Masks,
     /// Ways that other hardware uses.
     pub shareable: WayMask,
     /// Unmanaged groups, which stay unchanged.
-    pub foreign: Vec<Foreign>,
+    pub unmanaged: Vec<UnmanagedGroup>,
     /// Greatest number of masu groups.
     pub groups_max: usize,
 }
@@ -118,7 +118,7 @@ pub struct Surroundings {
 ///
 /// # Errors
 /// When there are more of them than classes.
-pub fn wanted(
+pub fn desired(
     plans: &[Planned],
     members: &[Member],
     domains: &[String],
@@ -127,7 +127,7 @@ pub fn wanted(
     let mut groups = groups_of_programs(plans, members, around);
     let mut notes = Vec::new();
     for (set, domain) in domains.iter().enumerate() {
-        let Some(group) = region(set, domain, plans, domains, around) else { continue };
+        let Some(group) = partition(set, domain, plans, domains, around) else { continue };
         groups.push(group);
     }
     if groups.len() > around.groups_max {
@@ -135,7 +135,7 @@ pub fn wanted(
     }
     for nth in 0..groups.len() {
         let asked = match &groups[nth].purpose {
-            Purpose::Region(_) => true,
+            Purpose::SharedPartition(_) => true,
             Purpose::Programs(programs) => {
                 programs.iter().any(|program| members[*program].fixed.is_some_and(|(_, exclusive)| exclusive))
             }
@@ -150,14 +150,14 @@ pub fn wanted(
             }
         }
     }
-    let rest = |cache: &CacheId| {
+    let default_mask = |cache: &CacheId| {
         let used = members.iter().any(|member| !member.processes.is_empty() && member.caches.contains(cache));
-        let taken = |mask: WayMask| around.foreign.iter().any(|other| other.exclusive && other.mask.overlaps(mask));
+        let taken = |mask: WayMask| around.unmanaged.iter().any(|other| other.exclusive && other.mask.overlaps(mask));
         let before = around.before.get(cache).filter(|mask| !used && !taken(**mask));
-        (*cache, before.copied().unwrap_or(around.rest))
+        (*cache, before.copied().unwrap_or(around.default_ways))
     };
-    let rest = around.caches.iter().map(rest).collect();
-    Ok(Desired { rest, groups, notes })
+    let default_masks = around.caches.iter().map(default_mask).collect();
+    Ok(Desired { default_masks, groups, notes })
 }
 
 /// Groups of programs; programs with the same ways in all caches share one.
@@ -168,9 +168,9 @@ fn groups_of_programs(plans: &[Planned], members: &[Member], around: &Surroundin
             continue; // it has ended, or not begun
         }
         let mask = |cache: &CacheId| match member.fixed {
-            _ if !member.caches.contains(cache) => around.rest,
+            _ if !member.caches.contains(cache) => around.default_ways,
             Some((mask, _)) => mask,
-            None => class_of(plans, *cache, program).unwrap_or(around.rest),
+            None => class_of(plans, *cache, program).unwrap_or(around.default_ways),
         };
         let masks: Masks = around.caches.iter().map(|cache| (*cache, mask(cache))).collect();
         let processes = member.processes.iter().map(|(pid, threads)| (*pid, threads.clone()));
@@ -189,7 +189,7 @@ fn groups_of_programs(plans: &[Planned], members: &[Member], around: &Surroundin
             masks,
             exclusive: false,
             processes: processes.collect(),
-            refilled: BTreeSet::new(),
+            warmed: BTreeSet::new(),
             purpose: Purpose::Programs(vec![program]),
         });
     }
@@ -204,25 +204,27 @@ fn class_of(plans: &[Planned], cache: CacheId, program: usize) -> Option<WayMask
 }
 
 /// Group for a sharing group, if any plan has a partition for it.
-fn region(set: usize, domain: &str, plans: &[Planned], domains: &[String], around: &Surroundings) -> Option<Group> {
-    let mut masks: Masks = around.caches.iter().map(|cache| (*cache, around.rest)).collect();
-    let mut refilled = BTreeSet::new();
+fn partition(set: usize, domain: &str, plans: &[Planned], domains: &[String], around: &Surroundings) -> Option<Group> {
+    let mut masks: Masks = around.caches.iter().map(|cache| (*cache, around.default_ways)).collect();
+    let mut warmed = BTreeSet::new();
     for planned in plans {
         let Some(place) = planned.sets.iter().position(|other| *other == set) else { continue };
-        let Some(region) = planned.plan.regions.iter().find(|region| region.set == place) else { continue };
+        let Some(partition) = planned.plan.partitions.iter().find(|partition| partition.group == place) else {
+            continue;
+        };
         for cache in &planned.caches {
-            masks.insert(*cache, region.mask);
-            refilled.insert(*cache);
+            masks.insert(*cache, partition.mask);
+            warmed.insert(*cache);
         }
     }
-    if refilled.is_empty() {
+    if warmed.is_empty() {
         return None;
     }
     // A domain may have several sharing groups, with different programs.
     let nth = domains[..set].iter().filter(|other| label_of(other) == label_of(domain)).count();
     let label = if nth == 0 { label_of(domain) } else { format!("{}.{}", label_of(domain), nth + 1) };
     let processes = Processes::new();
-    Some(Group { label, masks, exclusive: false, processes, refilled, purpose: Purpose::Region(set) })
+    Some(Group { label, masks, exclusive: false, processes, warmed, purpose: Purpose::SharedPartition(set) })
 }
 
 /// Label of a domain, which may be the path of a control group.
@@ -231,7 +233,7 @@ fn label_of(domain: &str) -> String {
     let label: String = domain.trim_matches('/').chars().map(plain).collect();
     // Names of directories are limited; the last part of a path says most.
     let from = label.len().saturating_sub(100);
-    format!("{REGION_LABEL}{}", if label.is_empty() { "all" } else { &label[from..] })
+    format!("{SHARED_LABEL}{}", if label.is_empty() { "all" } else { &label[from..] })
 }
 
 /// Another group that may allocate in the ways of the `nth`.
@@ -241,11 +243,11 @@ fn overlapped_by(nth: usize, groups: &[Group], around: &Surroundings) -> Option<
     if any.overlaps(around.shareable) {
         return Some("other hardware (shareable_bits)".to_owned());
     }
-    if any.overlaps(around.rest) {
+    if any.overlaps(around.default_ways) {
         return Some("the default group".to_owned());
     }
-    if let Some(foreign) = around.foreign.iter().find(|foreign| foreign.mask.overlaps(any)) {
-        return Some(format!("group {}", foreign.name));
+    if let Some(unmanaged) = around.unmanaged.iter().find(|unmanaged| unmanaged.mask.overlaps(any)) {
+        return Some(format!("group {}", unmanaged.name));
     }
     let mut others = groups.iter().enumerate().filter(|(other, _)| *other != nth).map(|(_, group)| group);
     let hit = others.find(|group| own.iter().any(|(cache, mask)| group.masks[cache].overlaps(*mask)));

@@ -8,7 +8,7 @@ use units::{Bytes, WayMask};
 
 use super::layout::Masks;
 use super::number::counted;
-use super::refill::Filled;
+use super::warm_up::WarmState;
 
 /// One event.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -71,14 +71,15 @@ pub enum Event {
         groups: Vec<Reading>,
     },
     /// State of a shared partition.
-    Filled {
+    #[serde(rename = "filled")]
+    Warmed {
         /// Name of the group, or of the kept data on hosts without groups.
         group: String,
         /// Id of the cache.
         cache: u32,
         /// Counts of the thread.
         #[serde(flatten)]
-        filled: Filled,
+        state: WarmState,
     },
     /// A step was refused; it will be tried again.
     NotDone {
@@ -177,7 +178,7 @@ pub struct Summary {
     pub plans: u64,
     /// Bytes flushed and touched.
     pub refilled_bytes: Bytes,
-    /// CPU time of refilling in microseconds.
+    /// CPU time of warming in microseconds.
     pub refill_cpu_us: u64,
     /// Pages un-merged by masu. There must be none.
     pub unmerged_pages: u64,
@@ -257,7 +258,7 @@ impl fmt::Display for Event {
                 }
                 Ok(())
             }
-            Event::Filled { group, cache, filled } => filled_line(f, group, *cache, filled),
+            Event::Warmed { group, cache, state } => filled_line(f, group, *cache, state),
             Event::Without { what, why } => write!(f, "without {what}: {why}"),
             Event::PutBack { groups } => {
                 write!(f, "put back: {} removed, the default group has its ways", counted(*groups, "group"))
@@ -266,15 +267,15 @@ impl fmt::Display for Event {
     }
 }
 
-fn filled_line(f: &mut fmt::Formatter<'_>, group: &str, cache: u32, filled: &Filled) -> fmt::Result {
-    write!(f, "{group} in cache {cache}: {} of {} pages merged with ours", filled.merged_pages, filled.pages)?;
-    if let Some(held) = filled.held_fraction {
-        let by = if filled.by_occupancy { "by occupancy" } else { "by timed loads" };
+fn filled_line(f: &mut fmt::Formatter<'_>, group: &str, cache: u32, state: &WarmState) -> fmt::Result {
+    write!(f, "{group} in cache {cache}: {} of {} pages merged with ours", state.merged_pages, state.pages)?;
+    if let Some(held) = state.held_fraction {
+        let by = if state.by_occupancy { "by occupancy" } else { "by timed loads" };
         write!(f, ", {:.0} % in place {by}", held * 100.0)?;
     }
-    write!(f, ", refilled {} in {:.1} ms", filled.refilled_bytes, microseconds(filled.cpu_us) / 1e3)?;
-    write!(f, ", un-merged {}", filled.unmerged_pages)?;
-    match &filled.failure {
+    write!(f, ", warmed {} in {:.1} ms", state.refilled_bytes, microseconds(state.cpu_us) / 1e3)?;
+    write!(f, ", un-merged {}", state.unmerged_pages)?;
+    match &state.failure {
         Some(failure) => write!(f, "; stopped: {failure}"),
         None => Ok(()),
     }
@@ -348,19 +349,19 @@ mod tests {
     }
 
     #[test]
-    fn how_full_a_region_is_stands_beside_what_it_took() {
-        let filled = Filled {
+    fn how_full_a_shared_partition_is_stands_beside_what_it_took() {
+        let state = WarmState {
             pages: 100,
             merged_pages: 90,
             held_fraction: Some(0.5),
             refilled_bytes: Bytes::mib(1),
             cpu_us: 1500,
-            ..Filled::default()
+            ..WarmState::default()
         };
-        let event = Event::Filled { group: "masu-shared.shop".to_owned(), cache: 0, filled };
+        let event = Event::Warmed { group: "masu-shared.shop".to_owned(), cache: 0, state };
         assert_eq!(
             event.to_string(),
-            "masu-shared.shop in cache 0: 90 of 100 pages merged with ours, 50 % in place by timed loads, refilled 1.0 MiB in \
+            "masu-shared.shop in cache 0: 90 of 100 pages merged with ours, 50 % in place by timed loads, warmed 1.0 MiB in \
              1.5 ms, un-merged 0"
         );
         let object = serde_json::to_value(&event).unwrap();

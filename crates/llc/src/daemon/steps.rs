@@ -40,7 +40,7 @@ pub enum Step {
     /// Moves an orphaned thread to the default group, or a masu thread into a shared partition.
     Thread(String, Pid),
     /// Moves the warm-up thread of this cache into the partition, as soon as it exists.
-    Refilling(String, CacheId),
+    WarmUp(String, CacheId),
 }
 
 /// In words, for reports: `make group masu-web`.
@@ -60,7 +60,7 @@ impl fmt::Display for Step {
             Step::Exclusive(label, false) => write!(f, "let others into the ways of {}", of(label)),
             Step::Process(label, pid, _) => write!(f, "put process {pid} into {}", of(label)),
             Step::Thread(label, thread) => write!(f, "put thread {thread} into {}", of(label)),
-            Step::Refilling(label, cache) => {
+            Step::WarmUp(label, cache) => {
                 write!(f, "put the thread that refills cache {} into {}", cache.0, of(label))
             }
         }
@@ -72,14 +72,14 @@ impl Step {
     pub fn label(&self) -> &str {
         match self {
             Step::Make(label) | Step::Remove(label) | Step::Masks(label, _) | Step::Exclusive(label, _) => label,
-            Step::Process(label, ..) | Step::Thread(label, _) | Step::Refilling(label, _) => label,
+            Step::Process(label, ..) | Step::Thread(label, _) | Step::WarmUp(label, _) => label,
         }
     }
 }
 
 /// Observed group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Present {
+pub struct ObservedGroup {
     /// Its ways.
     pub masks: Masks,
     /// No other group may allocate in them.
@@ -92,81 +92,83 @@ pub struct Present {
 
 /// All observed groups, masu's by label, unmanaged ones by name; the default group, always present, by the empty
 /// name.
-pub type Standing = BTreeMap<String, Present>;
+pub type Observed = BTreeMap<String, ObservedGroup>;
 
-/// Steps from `standing` to `wanted`. `refilling` lists the existing warm-up threads.
-pub fn steps(
-    standing: &Standing,
-    wanted: &Desired,
-    refilling: &BTreeMap<(String, CacheId), Pid>,
+/// Steps from `observed` to `desired`. `warming` lists the existing warm-up threads.
+pub fn diff(
+    observed: &Observed,
+    desired: &Desired,
+    warming: &BTreeMap<(String, CacheId), Pid>,
     ways_min: Ways,
 ) -> Vec<Step> {
     let mut steps = Vec::new();
-    let targets = targets(wanted);
-    for (name, _) in standing.iter().filter(|(name, group)| group.ours && !targets.contains_key(name.as_str())) {
+    let targets = targets(desired);
+    for (name, _) in observed.iter().filter(|(name, group)| group.ours && !targets.contains_key(name.as_str())) {
         steps.push(Step::Remove(name.clone()));
     }
-    let mut places: BTreeMap<String, Place> = standing
+    let mut states: BTreeMap<String, GroupState> = observed
         .iter()
         .filter(|(name, group)| !group.ours || targets.contains_key(name.as_str()))
-        .map(|(name, group)| (name.clone(), Place { masks: Some(group.masks.clone()), exclusive: group.exclusive }))
+        .map(|(name, group)| {
+            (name.clone(), GroupState { masks: Some(group.masks.clone()), exclusive: group.exclusive })
+        })
         .collect();
-    for group in wanted.groups.iter().filter(|group| !group.exclusive) {
-        if let Some(place) = places.get_mut(&group.label).filter(|place| place.exclusive) {
+    for group in desired.groups.iter().filter(|group| !group.exclusive) {
+        if let Some(state) = states.get_mut(&group.label).filter(|state| state.exclusive) {
             steps.push(Step::Exclusive(group.label.clone(), false));
-            place.exclusive = false;
+            state.exclusive = false;
         }
     }
-    shrink(&mut places, &targets, ways_min, &mut steps);
-    for group in wanted.groups.iter().filter(|group| !standing.contains_key(&group.label)) {
+    shrink(&mut states, &targets, ways_min, &mut steps);
+    for group in desired.groups.iter().filter(|group| !observed.contains_key(&group.label)) {
         steps.push(Step::Make(group.label.clone()));
-        places.insert(group.label.clone(), Place { masks: None, exclusive: false });
+        states.insert(group.label.clone(), GroupState { masks: None, exclusive: false });
     }
-    move_masks(&mut places, wanted, &targets, &mut steps);
-    for group in &wanted.groups {
-        if places.get(&group.label).is_some_and(|place| place.exclusive != group.exclusive) {
+    move_masks(&mut states, desired, &targets, &mut steps);
+    for group in &desired.groups {
+        if states.get(&group.label).is_some_and(|state| state.exclusive != group.exclusive) {
             steps.push(Step::Exclusive(group.label.clone(), group.exclusive));
         }
     }
-    threads(standing, wanted, refilling, &mut steps);
+    threads(observed, desired, warming, &mut steps);
     steps
 }
 
 /// Steps that remove all masu groups; `rest` is the former masks of the default group.
-pub fn undo(standing: &Standing, rest: &Masks) -> Vec<Step> {
-    let ours = standing.iter().filter(|(_, group)| group.ours);
+pub fn undo(observed: &Observed, default_masks: &Masks) -> Vec<Step> {
+    let ours = observed.iter().filter(|(_, group)| group.ours);
     // The exclusive ones first, as they came last.
     let (mut exclusive, mut others): (Vec<_>, Vec<_>) = ours.partition(|(_, group)| group.exclusive);
     exclusive.append(&mut others);
     let mut steps: Vec<Step> = exclusive.into_iter().map(|(name, _)| Step::Remove(name.clone())).collect();
-    if standing.get("").is_some_and(|group| group.masks != *rest) {
-        steps.push(Step::Masks(String::new(), rest.clone()));
+    if observed.get("").is_some_and(|group| group.masks != *default_masks) {
+        steps.push(Step::Masks(String::new(), default_masks.clone()));
     }
     steps
 }
 
 /// Ways of a group while others move. Those of a new group are unknown until it exists.
-struct Place {
+struct GroupState {
     masks: Option<Masks>,
     exclusive: bool,
 }
 
 /// Desired masks of each group, the default group among them.
-fn targets(wanted: &Desired) -> BTreeMap<&str, &Masks> {
-    let groups = wanted.groups.iter().map(|group| (group.label.as_str(), &group.masks));
-    std::iter::once(("", &wanted.rest)).chain(groups).collect()
+fn targets(desired: &Desired) -> BTreeMap<&str, &Masks> {
+    let groups = desired.groups.iter().map(|group| (group.label.as_str(), &group.masks));
+    std::iter::once(("", &desired.default_masks)).chain(groups).collect()
 }
 
 /// Shrinks a group to the common ways of its observed and desired masks, if there are enough.
 fn shrink(
-    places: &mut BTreeMap<String, Place>,
+    states: &mut BTreeMap<String, GroupState>,
     targets: &BTreeMap<&str, &Masks>,
     ways_min: Ways,
     steps: &mut Vec<Step>,
 ) {
     for (name, target) in targets {
-        let Some(place) = places.get_mut(*name) else { continue };
-        let Some(masks) = &mut place.masks else { continue };
+        let Some(state) = states.get_mut(*name) else { continue };
+        let Some(masks) = &mut state.masks else { continue };
         let common = masks.iter().map(|(cache, mask)| {
             let both = mask.and(target.get(cache).copied().unwrap_or(WayMask::NONE));
             (*cache, both)
@@ -182,56 +184,56 @@ fn shrink(
 
 /// Moves all masks to the desired ones.
 fn move_masks(
-    places: &mut BTreeMap<String, Place>,
-    wanted: &Desired,
+    states: &mut BTreeMap<String, GroupState>,
+    desired: &Desired,
     targets: &BTreeMap<&str, &Masks>,
     steps: &mut Vec<Step>,
 ) {
     // The default group first; then in the order of creation. A missing group does not move.
-    let all = std::iter::once("").chain(wanted.groups.iter().map(|group| group.label.as_str()));
-    let order: Vec<&str> = all.filter(|name| places.contains_key(*name)).collect();
-    let is_there = |places: &BTreeMap<String, Place>, name: &str| {
-        places.get(name).is_some_and(|place| place.masks.as_ref() == Some(targets[name]))
+    let all = std::iter::once("").chain(desired.groups.iter().map(|group| group.label.as_str()));
+    let order: Vec<&str> = all.filter(|name| states.contains_key(*name)).collect();
+    let is_there = |states: &BTreeMap<String, GroupState>, name: &str| {
+        states.get(name).is_some_and(|state| state.masks.as_ref() == Some(targets[name]))
     };
     let mut aside: BTreeSet<&str> = BTreeSet::new();
     loop {
-        let waiting: Vec<&str> = order.iter().copied().filter(|name| !is_there(places, name)).collect();
+        let waiting: Vec<&str> = order.iter().copied().filter(|name| !is_there(states, name)).collect();
         let Some(first) = waiting.first() else { return };
-        if let Some(free) = waiting.iter().copied().find(|name| may_move(places, name, targets[name])) {
+        if let Some(free) = waiting.iter().copied().find(|name| may_move(states, name, targets[name])) {
             steps.push(Step::Masks(free.to_owned(), targets[free].clone()));
-            if let Some(place) = places.get_mut(free) {
-                place.masks = Some(targets[free].clone());
+            if let Some(state) = states.get_mut(free) {
+                state.masks = Some(targets[free].clone());
             }
             continue;
         }
         // All wait for each other: one steps aside, none twice.
-        let Some(shy) = waiting.iter().copied().find(|name| !name.is_empty() && !aside.contains(name)) else {
+        let Some(blocked) = waiting.iter().copied().find(|name| !name.is_empty() && !aside.contains(name)) else {
             // Other groups are in the way: the kernel refuses this step, and the refusal is reported.
             steps.push(Step::Masks((*first).to_owned(), targets[first].clone()));
-            if let Some(place) = places.get_mut(*first) {
-                place.masks = Some(targets[first].clone());
+            if let Some(state) = states.get_mut(*first) {
+                state.masks = Some(targets[first].clone());
             }
             continue;
         };
-        aside.insert(shy);
-        let refuge = places.get("").and_then(|place| place.masks.clone()).unwrap_or_default();
-        let Some(place) = places.get_mut(shy) else { continue };
-        if place.exclusive {
-            steps.push(Step::Exclusive(shy.to_owned(), false));
-            place.exclusive = false;
+        aside.insert(blocked);
+        let default_masks = states.get("").and_then(|state| state.masks.clone()).unwrap_or_default();
+        let Some(state) = states.get_mut(blocked) else { continue };
+        if state.exclusive {
+            steps.push(Step::Exclusive(blocked.to_owned(), false));
+            state.exclusive = false;
         }
-        if place.masks.as_ref() != Some(&refuge) {
-            steps.push(Step::Masks(shy.to_owned(), refuge.clone()));
-            place.masks = Some(refuge);
+        if state.masks.as_ref() != Some(&default_masks) {
+            steps.push(Step::Masks(blocked.to_owned(), default_masks.clone()));
+            state.masks = Some(default_masks);
         }
     }
 }
 
 /// Whether the kernel would accept these ways for the group now. Unknown ways of a group may be anywhere except in
 /// exclusive ones.
-fn may_move(places: &BTreeMap<String, Place>, name: &str, target: &Masks) -> bool {
-    let Some(own) = places.get(name) else { return false };
-    places.iter().filter(|(other, _)| *other != name).all(|(_, other)| match &other.masks {
+fn may_move(states: &BTreeMap<String, GroupState>, name: &str, target: &Masks) -> bool {
+    let Some(own) = states.get(name) else { return false };
+    states.iter().filter(|(other, _)| *other != name).all(|(_, other)| match &other.masks {
         Some(masks) if own.exclusive || other.exclusive => {
             !target.iter().any(|(cache, mask)| masks.get(cache).is_some_and(|theirs| theirs.overlaps(*mask)))
         }
@@ -241,23 +243,23 @@ fn may_move(places: &BTreeMap<String, Place>, name: &str, target: &Masks) -> boo
 }
 
 /// Moves threads into their groups, and orphaned ones out of masu's.
-fn threads(standing: &Standing, wanted: &Desired, refilling: &BTreeMap<(String, CacheId), Pid>, steps: &mut Vec<Step>) {
-    let mut at_home: BTreeSet<Pid> = BTreeSet::new();
-    let nobody = BTreeSet::new();
-    for group in &wanted.groups {
-        let there = standing.get(&group.label).map_or(&nobody, |there| &there.threads);
+fn threads(observed: &Observed, desired: &Desired, warming: &BTreeMap<(String, CacheId), Pid>, steps: &mut Vec<Step>) {
+    let mut placed: BTreeSet<Pid> = BTreeSet::new();
+    let none = BTreeSet::new();
+    for group in &desired.groups {
+        let there = observed.get(&group.label).map_or(&none, |there| &there.threads);
         for (pid, threads) in &group.processes {
-            at_home.extend(threads);
+            placed.extend(threads);
             let missing: BTreeSet<Pid> = threads.difference(there).copied().collect();
             if !missing.is_empty() {
                 steps.push(Step::Process(group.label.clone(), *pid, missing));
             }
         }
-        for cache in &group.refilled {
-            match refilling.get(&(group.label.clone(), *cache)) {
-                None => steps.push(Step::Refilling(group.label.clone(), *cache)),
+        for cache in &group.warmed {
+            match warming.get(&(group.label.clone(), *cache)) {
+                None => steps.push(Step::WarmUp(group.label.clone(), *cache)),
                 Some(thread) => {
-                    at_home.insert(*thread);
+                    placed.insert(*thread);
                     if !there.contains(thread) {
                         steps.push(Step::Thread(group.label.clone(), *thread));
                     }
@@ -265,9 +267,9 @@ fn threads(standing: &Standing, wanted: &Desired, refilling: &BTreeMap<(String, 
             }
         }
     }
-    let kept = |label: &String| wanted.groups.iter().any(|group| group.label == *label);
-    for (_, group) in standing.iter().filter(|(label, group)| group.ours && kept(label)) {
-        for thread in group.threads.difference(&at_home) {
+    let kept = |label: &String| desired.groups.iter().any(|group| group.label == *label);
+    for (_, group) in observed.iter().filter(|(label, group)| group.ours && kept(label)) {
+        for thread in group.threads.difference(&placed) {
             steps.push(Step::Thread(String::new(), *thread));
         }
     }

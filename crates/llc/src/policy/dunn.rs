@@ -70,7 +70,7 @@ pub fn plan(situation: &Situation, settings: Settings) -> Plan {
         let mask = WayMask::run(if from_above { first + all.0 - ways.0 } else { first }, ways);
         Class { mask, programs }
     });
-    Plan { classes: classes.collect(), regions: Vec::new() }
+    Plan { classes: classes.collect(), partitions: Vec::new() }
 }
 
 fn tidy(stalled: f64) -> f64 {

@@ -9,7 +9,7 @@ use super::{Class, Plan, Situation};
 pub fn unpartitioned(situation: &Situation) -> Plan {
     let programs: Vec<usize> = (0..situation.programs.len()).collect();
     let classes = if programs.is_empty() { Vec::new() } else { vec![Class { mask: situation.cache.usable, programs }] };
-    Plan { classes, regions: Vec::new() }
+    Plan { classes, partitions: Vec::new() }
 }
 
 /// Equal ways for each program; the first ones have one more if there is a remainder. With fewer classes, or with too
@@ -31,7 +31,7 @@ pub fn equal(situation: &Situation) -> Plan {
         }
         first += wide;
     }
-    Plan { classes, regions: Vec::new() }
+    Plan { classes, partitions: Vec::new() }
 }
 
 #[cfg(test)]

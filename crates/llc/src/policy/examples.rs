@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use units::{Bytes, WayMask, Ways};
 
-use super::{Cache, Curve, Program, SharedSet, Sharer, Situation};
+use super::{Cache, Curve, Program, Sharer, SharingGroup, Situation};
 
 /// Cache with this number of ways of 1 MiB, and this number of classes.
 pub fn cache(ways: u32, classes_max: usize) -> Cache {
@@ -32,9 +32,9 @@ pub fn situation(cache: Cache, programs: Vec<Program>) -> Situation {
 }
 
 /// Sharing group of 4 MiB with these sharers, and the same MPKI for each.
-pub fn set(sharers: &[usize], misses: &[f64]) -> SharedSet {
+pub fn set(sharers: &[usize], misses: &[f64]) -> SharingGroup {
     let sharer = |program: &usize| Sharer { program: *program, misses: Curve::new(misses.to_vec()) };
-    SharedSet { sharers: sharers.iter().map(sharer).collect(), bytes: Bytes::mib(4) }
+    SharingGroup { sharers: sharers.iter().map(sharer).collect(), bytes: Bytes::mib(4) }
 }
 
 /// Falling curve, in steps of any height, with an arbitrary number of values.
@@ -79,7 +79,7 @@ prop_compose! {
             who.sort_unstable();
             who.dedup();
             let set = set(&who, &misses);
-            (who.len() >= 2).then_some(SharedSet { bytes: Bytes::mib(mib), ..set })
+            (who.len() >= 2).then_some(SharingGroup { bytes: Bytes::mib(mib), ..set })
         }).collect();
         Situation { cache, programs, shared }
     }

@@ -7,7 +7,7 @@
 use units::cast::index;
 use units::{WayMask, Ways};
 
-use super::{Cache, Class, Plan, Region, Situation};
+use super::{Cache, Class, Plan, SharedPartition, Situation};
 
 /// Fault of a plan that cannot be applied.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -24,7 +24,7 @@ pub enum Unsound {
     #[error("there is no program {0}")]
     NoSuchProgram(usize),
     /// A shared partition names a sharing group outside the situation, or one that already has a partition.
-    #[error("there is no shared set {0} without a region")]
+    #[error("sharing group {0} does not exist, or has a shared partition already")]
     NoSuchSet(usize),
     /// A class without a program: it would waste a class of service.
     #[error("a class with mask {0} has no program")]
@@ -49,10 +49,10 @@ pub enum Unsound {
         least: Ways,
     },
     /// A shared partition has ways of a class, or of another shared partition.
-    #[error("region {region} overlaps {other}")]
+    #[error("partition {partition} overlaps {other}")]
     Overlap {
         /// Mask of the shared partition.
-        region: WayMask,
+        partition: WayMask,
         /// The other mask.
         other: WayMask,
     },
@@ -73,7 +73,7 @@ impl Plan {
     /// The first fault.
     pub fn check(&self, situation: &Situation) -> Result<(), Unsound> {
         let cache = &situation.cache;
-        let wanted = self.classes.len() + self.regions.len();
+        let wanted = self.classes.len() + self.partitions.len();
         if wanted > cache.classes_max.max(1) {
             return Err(Unsound::TooMany { wanted, most: cache.classes_max.max(1) });
         }
@@ -90,15 +90,15 @@ impl Plan {
         if let Some((program, classes)) = classes.into_iter().enumerate().find(|(_, classes)| *classes != 1) {
             return Err(Unsound::Membership { program, classes });
         }
-        for (nth, region) in self.regions.iter().enumerate() {
-            sound(region.mask, cache)?;
-            let earlier = &self.regions[..nth];
-            if region.set >= situation.shared.len() || earlier.iter().any(|other| other.set == region.set) {
-                return Err(Unsound::NoSuchSet(region.set));
+        for (nth, partition) in self.partitions.iter().enumerate() {
+            sound(partition.mask, cache)?;
+            let earlier = &self.partitions[..nth];
+            if partition.group >= situation.shared.len() || earlier.iter().any(|other| other.group == partition.group) {
+                return Err(Unsound::NoSuchSet(partition.group));
             }
             let others = self.classes.iter().map(|class| class.mask).chain(earlier.iter().map(|other| other.mask));
-            if let Some(other) = others.into_iter().find(|other| other.overlaps(region.mask)) {
-                return Err(Unsound::Overlap { region: region.mask, other });
+            if let Some(other) = others.into_iter().find(|other| other.overlaps(partition.mask)) {
+                return Err(Unsound::Overlap { partition: partition.mask, other });
             }
         }
         Ok(())
@@ -134,7 +134,7 @@ pub fn partitions_max(cache: &Cache) -> usize {
 /// Shared partitions follow. Remaining ways are added to the last class.
 ///
 /// Each number must be at least [`ways_least`], and their sum at most all usable ways.
-pub fn side_by_side(cache: &Cache, classes: &[(Ways, Vec<usize>)], regions: &[(Ways, usize)]) -> Plan {
+pub fn side_by_side(cache: &Cache, classes: &[(Ways, Vec<usize>)], partitions: &[(Ways, usize)]) -> Plan {
     let mut next = cache.usable.first().unwrap_or(0);
     let mut run = |ways: Ways| {
         let mask = WayMask::run(next, ways).and(cache.usable);
@@ -143,15 +143,15 @@ pub fn side_by_side(cache: &Cache, classes: &[(Ways, Vec<usize>)], regions: &[(W
     };
     let taken = |ways: u32, more: &Ways| ways.saturating_add(more.0);
     let used = classes.iter().filter(|(_, programs)| !programs.is_empty()).map(|(ways, _)| ways).fold(0, taken);
-    let used = regions.iter().map(|(ways, _)| ways).fold(used, taken);
+    let used = partitions.iter().map(|(ways, _)| ways).fold(used, taken);
     let spare = cache.usable.ways().0.saturating_sub(used);
     let last = classes.iter().rposition(|(_, programs)| !programs.is_empty());
-    let mut plan = Plan { classes: Vec::new(), regions: Vec::new() };
+    let mut plan = Plan { classes: Vec::new(), partitions: Vec::new() };
     for (nth, (ways, programs)) in classes.iter().enumerate().filter(|(_, (_, programs))| !programs.is_empty()) {
         let spare = if last == Some(nth) { spare } else { 0 };
         plan.classes.push(Class { mask: run(Ways(ways.0 + spare)), programs: programs.clone() });
     }
-    plan.regions = regions.iter().map(|(ways, set)| Region { mask: run(*ways), set: *set }).collect();
+    plan.partitions = partitions.iter().map(|(ways, set)| SharedPartition { mask: run(*ways), group: *set }).collect();
     plan
 }
 
@@ -175,7 +175,7 @@ mod tests {
     use crate::policy::examples::{cache, program, situation};
 
     #[test]
-    fn classes_lie_side_by_side_and_regions_above_them() {
+    fn classes_lie_side_by_side_and_shared_partitions_above_them() {
         let plan = side_by_side(
             &cache(11, 16),
             &[(Ways(2), vec![1]), (Ways(4), vec![]), (Ways(3), vec![0, 2])],
@@ -184,7 +184,7 @@ mod tests {
         assert_eq!(plan.classes[0], Class { mask: WayMask(0b11), programs: vec![1] });
         // Two ways of the class without programs are spare: 3 + 2.
         assert_eq!(plan.classes[1], Class { mask: WayMask(0b111_1100), programs: vec![0, 2] });
-        assert_eq!(plan.regions, [Region { mask: WayMask(0x780), set: 0 }]);
+        assert_eq!(plan.partitions, [SharedPartition { mask: WayMask(0x780), group: 0 }]);
     }
 
     #[test]
@@ -198,13 +198,16 @@ mod tests {
     fn each_thing_that_can_be_wrong_is_found() {
         let mut two = situation(cache(8, 2), vec![program(&[9.0, 1.0]); 2]);
         two.cache.usable = WayMask(0xfe);
-        let plan = |masks: &[(u64, &[usize])], regions: &[(u64, usize)]| Plan {
+        let plan = |masks: &[(u64, &[usize])], partitions: &[(u64, usize)]| Plan {
             classes: masks.iter().map(|(mask, who)| Class { mask: WayMask(*mask), programs: who.to_vec() }).collect(),
-            regions: regions.iter().map(|(mask, set)| Region { mask: WayMask(*mask), set: *set }).collect(),
+            partitions: partitions
+                .iter()
+                .map(|(mask, set)| SharedPartition { mask: WayMask(*mask), group: *set })
+                .collect(),
         };
         assert_eq!(plan(&[(0x6, &[0]), (0x18, &[1])], &[]).check(&two), Ok(()));
         assert_eq!(plan(&[(0x6, &[0]), (0xe, &[1])], &[]).check(&two), Ok(()), "classes may overlap");
-        let broken = |masks, regions| plan(masks, regions).check(&two).unwrap_err();
+        let broken = |masks, partitions| plan(masks, partitions).check(&two).unwrap_err();
         assert_eq!(broken(&[(0x6, &[0])], &[]), Unsound::Membership { program: 1, classes: 0 });
         assert_eq!(broken(&[(0x6, &[0, 1]), (0x18, &[1])], &[]), Unsound::Membership { program: 1, classes: 2 });
         assert_eq!(broken(&[(0x6, &[0, 1, 2])], &[]), Unsound::NoSuchProgram(2));
@@ -217,12 +220,12 @@ mod tests {
     }
 
     #[test]
-    fn a_region_has_ways_of_its_own() {
+    fn a_shared_partition_has_ways_of_its_own() {
         let mut two = situation(cache(8, 4), vec![program(&[9.0, 1.0]); 2]);
         two.shared.push(super::super::examples::set(&[0, 1], &[5.0, 0.0]));
         let classes = vec![Class { mask: WayMask(0xf), programs: vec![0, 1] }];
-        let regions = vec![Region { mask: WayMask(0x18), set: 0 }];
-        let overlap = Unsound::Overlap { region: WayMask(0x18), other: WayMask(0xf) };
-        assert_eq!(Plan { classes, regions }.check(&two), Err(overlap));
+        let partitions = vec![SharedPartition { mask: WayMask(0x18), group: 0 }];
+        let overlap = Unsound::Overlap { partition: WayMask(0x18), other: WayMask(0xf) };
+        assert_eq!(Plan { classes, partitions }.check(&two), Err(overlap));
     }
 }

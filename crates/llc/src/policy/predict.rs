@@ -15,7 +15,7 @@
 use units::{Bytes, WayMask, Ways};
 
 use super::shared_occupancy::{Feed, Stream, held};
-use super::{Cache, Curve, Plan, SharedSet, Situation};
+use super::{Cache, Curve, Plan, SharingGroup, Situation};
 
 mod private_misses;
 
@@ -29,9 +29,9 @@ pub fn predict(situation: &Situation, plan: &Plan) -> Vec<f64> {
     let classes: Vec<(WayMask, &[usize])> =
         plan.classes.iter().map(|class| (class.mask, class.programs.as_slice())).collect();
     let mut ways = vec![Ways(0); situation.shared.len()];
-    for region in &plan.regions {
-        if let Some(ways) = ways.get_mut(region.set) {
-            *ways = region.mask.ways();
+    for partition in &plan.partitions {
+        if let Some(ways) = ways.get_mut(partition.group) {
+            *ways = partition.mask.ways();
         }
     }
     let model = Model::new(situation);
@@ -46,7 +46,7 @@ pub fn predict(situation: &Situation, plan: &Plan) -> Vec<f64> {
 /// Pages are scattered over physical memory, so the sets of a cache with λ lines each on average have a Poisson
 /// distribution of lines. A partition of w ways holds min(w, X) of the X lines of each. A group of 4 ways' worth of
 /// data: 4 ways hold 80 %, 6 ways 95 %, 8 ways 99 %.
-pub fn part_in_region(set: &SharedSet, ways: Ways, cache: &Cache) -> f64 {
+pub fn part_in_partition(set: &SharingGroup, ways: Ways, cache: &Cache) -> f64 {
     if ways.0 == 0 {
         return 0.0;
     }
@@ -116,7 +116,7 @@ impl<'a> Model<'a> {
     }
 
     /// Fraction of the accesses to each group that its shared partition does not serve, by the partition's ways.
-    pub fn outside(&self, regions: &[Ways]) -> Vec<f64> {
+    pub fn outside(&self, partitions: &[Ways]) -> Vec<f64> {
         let outside = |(set, ways): (usize, &Ways)| {
             let sharers = self.situation.shared[set].sharers.iter().zip(&self.weights[set]);
             let missed = sharers.map(|(sharer, weight)| {
@@ -125,7 +125,12 @@ impl<'a> Model<'a> {
             });
             missed.sum()
         };
-        regions.iter().enumerate().take(self.situation.shared.len()).map(|(set, ways)| outside((set, ways))).collect()
+        partitions
+            .iter()
+            .enumerate()
+            .take(self.situation.shared.len())
+            .map(|(set, ways)| outside((set, ways)))
+            .collect()
     }
 
     /// Content of these classes; `outside` is the fraction of each group that is in no shared partition. Other
@@ -217,7 +222,7 @@ mod tests {
 
     use super::*;
     use crate::policy::examples::{any_situation, cache, cyclic, program, random, set, situation};
-    use crate::policy::{Class, Policy, Program, Region};
+    use crate::policy::{Class, Policy, Program, SharedPartition};
 
     #[test]
     fn with_ways_of_its_own_a_program_is_as_its_curve_says() {
@@ -235,25 +240,25 @@ mod tests {
     }
 
     #[test]
-    fn a_region_takes_the_shared_lines_out_of_the_classes() {
+    fn a_shared_partition_takes_the_shared_lines_out_of_the_classes() {
         let two = paper(20, 4);
         let class = |mask, program| Class { mask: WayMask(mask), programs: vec![program] };
-        let region = Region { mask: WayMask(0xff000), set: 0 };
-        let plan = Plan { classes: vec![class(0x3f, 0), class(0xfc0, 1)], regions: vec![region] };
+        let partition = SharedPartition { mask: WayMask(0xff000), group: 0 };
+        let plan = Plan { classes: vec![class(0x3f, 0), class(0xfc0, 1)], partitions: vec![partition] };
         assert_eq!(plan.check(&two), Ok(()));
         let found = predict(&two, &plan);
         assert!(found.iter().all(|slowdown| (slowdown - 1.0).abs() < 0.01), "{found:?}");
         // Without it each class holds a half of the group: 4 + 2 ways' worth, and 4 ways.
-        let without = Plan { classes: vec![class(0xf, 0), class(0xf0, 1)], regions: Vec::new() };
+        let without = Plan { classes: vec![class(0xf, 0), class(0xf0, 1)], partitions: Vec::new() };
         let found = predict(&two, &without);
         assert!(found[0] > 1.3 && found[0] == found[1], "{found:?}");
     }
 
     #[test]
-    fn a_region_as_large_as_the_set_holds_most_of_it() {
+    fn a_shared_partition_as_large_as_the_set_holds_most_of_it() {
         let part = |mib, ways| {
-            let set = SharedSet { bytes: Bytes::mib(mib), ..set(&[0, 1], &[1.0]) };
-            (part_in_region(&set, Ways(ways), &cache(20, 16)) * 1000.0).round()
+            let set = SharingGroup { bytes: Bytes::mib(mib), ..set(&[0, 1], &[1.0]) };
+            (part_in_partition(&set, Ways(ways), &cache(20, 16)) * 1000.0).round()
         };
         // λ = 4: P(X ≥ 1 … 4) = 0.9817, 0.9084, 0.7619, 0.5665, together 3.2185 of 4; then 0.3712, 0.2149, 0.1107,
         // 0.0511.
@@ -271,9 +276,9 @@ mod tests {
         }
 
         #[test]
-        fn a_larger_region_holds_no_less(mib in 1u64..64, ways in 1u32..64) {
-            let set = SharedSet { bytes: Bytes::mib(mib), ..set(&[0, 1], &[1.0]) };
-            let part = |ways| part_in_region(&set, Ways(ways), &cache(20, 16));
+        fn a_larger_shared_partition_holds_no_less(mib in 1u64..64, ways in 1u32..64) {
+            let set = SharingGroup { bytes: Bytes::mib(mib), ..set(&[0, 1], &[1.0]) };
+            let part = |ways| part_in_partition(&set, Ways(ways), &cache(20, 16));
             prop_assert!(part(ways) >= part(ways - 1) && part(ways) <= 1.0);
         }
     }

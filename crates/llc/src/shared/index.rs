@@ -68,7 +68,7 @@ impl<'i> Frame<'i> {
 
 /// All frames shared by the same processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SharedSet {
+pub struct FramesBySharers {
     /// Sharers by rising id. A single process has its pages merged with each other, or with those of a process that
     /// masu does not see.
     pub processes: Vec<Pid>,
@@ -78,7 +78,7 @@ pub struct SharedSet {
     pub mapped: Pages,
 }
 
-impl SharedSet {
+impl FramesBySharers {
     /// Memory saved by the merge.
     pub const fn saved(&self) -> Bytes {
         Pages(self.mapped.0 - self.frames.0).bytes()
@@ -89,9 +89,9 @@ impl SharedSet {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Changed {
     /// Newly merged pages.
-    pub come: u64,
+    pub added: u64,
     /// Pages no longer merged, or merged with others.
-    pub gone: u64,
+    pub removed: u64,
 }
 
 /// Index of merged frames and their sharers.
@@ -115,26 +115,26 @@ impl Index {
     /// Applies a scan: the merged pages of every process that has any, in any order, each address once. A process
     /// missing from the scan has none any more.
     pub fn update(&mut self, look: impl IntoIterator<Item = (Pid, Vec<MergedPage>)>) -> Changed {
-        let (mut come, mut gone) = (Vec::new(), Vec::new());
+        let (mut added, mut removed) = (Vec::new(), Vec::new());
         let mut before = std::mem::take(&mut self.by_process);
         for (pid, mut pages) in look {
             if !pages.is_sorted() {
                 pages.sort_unstable();
             }
             let old = before.remove(&pid).unwrap_or_default();
-            differences(pid, &old, &pages, &mut gone, &mut come);
+            differences(pid, &old, &pages, &mut removed, &mut added);
             if !pages.is_empty() {
                 self.by_process.insert(pid, pages);
             }
         }
         for (pid, old) in before {
-            differences(pid, &old, &[], &mut gone, &mut come);
+            differences(pid, &old, &[], &mut removed, &mut added);
         }
-        come.sort_unstable();
-        gone.sort_unstable();
-        let changed = Changed { come: come.len() as u64, gone: gone.len() as u64 };
-        if !(come.is_empty() && gone.is_empty()) {
-            self.by_frame = merged(std::mem::take(&mut self.by_frame), &gone, come);
+        added.sort_unstable();
+        removed.sort_unstable();
+        let changed = Changed { added: added.len() as u64, removed: removed.len() as u64 };
+        if !(added.is_empty() && removed.is_empty()) {
+            self.by_frame = merged(std::mem::take(&mut self.by_frame), &removed, added);
         }
         changed
     }
@@ -157,13 +157,13 @@ impl Index {
     }
 
     /// Frames grouped by their sharers, the largest saving first.
-    pub fn sets(&self) -> Vec<SharedSet> {
+    pub fn sets(&self) -> Vec<FramesBySharers> {
         sets(self.frames())
     }
 }
 
 /// Groups the given frames by their sharers, the largest saving first; equal savings are ordered by sharers.
-pub fn sets<'i>(frames: impl Iterator<Item = Frame<'i>>) -> Vec<SharedSet> {
+pub fn sets<'i>(frames: impl Iterator<Item = Frame<'i>>) -> Vec<FramesBySharers> {
     let mut by_who: HashMap<Vec<Pid>, (u64, u64)> = HashMap::new();
     let mut who = Vec::new();
     for frame in frames {
@@ -175,9 +175,13 @@ pub fn sets<'i>(frames: impl Iterator<Item = Frame<'i>>) -> Vec<SharedSet> {
             None => drop(by_who.insert(who.clone(), (1, mapped))),
         }
     }
-    let mut sets: Vec<SharedSet> = by_who
+    let mut sets: Vec<FramesBySharers> = by_who
         .into_iter()
-        .map(|(processes, (frames, mapped))| SharedSet { processes, frames: Pages(frames), mapped: Pages(mapped) })
+        .map(|(processes, (frames, mapped))| FramesBySharers {
+            processes,
+            frames: Pages(frames),
+            mapped: Pages(mapped),
+        })
         .collect();
     sets.sort_unstable_by(|one, other| {
         (other.saved(), other.frames).cmp(&(one.saved(), one.frames)).then_with(|| one.processes.cmp(&other.processes))
@@ -186,7 +190,7 @@ pub fn sets<'i>(frames: impl Iterator<Item = Frame<'i>>) -> Vec<SharedSet> {
 }
 
 /// Entries that are in only one of two sorted lists.
-fn differences(pid: Pid, old: &[MergedPage], new: &[MergedPage], gone: &mut Vec<Entry>, come: &mut Vec<Entry>) {
+fn differences(pid: Pid, old: &[MergedPage], new: &[MergedPage], removed: &mut Vec<Entry>, added: &mut Vec<Entry>) {
     let entry = |page: &MergedPage| Entry { frame: page.frame, pid, address: page.address };
     let (mut old, mut new) = (old.iter().peekable(), new.iter().peekable());
     loop {
@@ -197,11 +201,11 @@ fn differences(pid: Pid, old: &[MergedPage], new: &[MergedPage], gone: &mut Vec<
                 new.next();
             }
             (Some(before), now) if now.is_none_or(|now| before < now) => {
-                gone.push(entry(before));
+                removed.push(entry(before));
                 old.next();
             }
             (_, Some(now)) => {
-                come.push(entry(now));
+                added.push(entry(now));
                 new.next();
             }
             (Some(_), None) => return, // covered above: nothing is greater than nothing
@@ -210,23 +214,23 @@ fn differences(pid: Pid, old: &[MergedPage], new: &[MergedPage], gone: &mut Vec<
 }
 
 /// Removes some entries from a sorted list and adds others.
-fn merged(all: Vec<Entry>, gone: &[Entry], come: Vec<Entry>) -> Vec<Entry> {
+fn merged(all: Vec<Entry>, removed: &[Entry], added: Vec<Entry>) -> Vec<Entry> {
     if all.is_empty() {
-        return come;
+        return added;
     }
-    let mut result = Vec::with_capacity(all.len() + come.len() - gone.len().min(all.len()));
-    let (mut gone, mut come) = (gone.iter().peekable(), come.into_iter().peekable());
+    let mut result = Vec::with_capacity(all.len() + added.len() - removed.len().min(all.len()));
+    let (mut removed, mut added) = (removed.iter().peekable(), added.into_iter().peekable());
     for entry in all {
-        while gone.next_if(|gone| gone.cmp(&&entry) == Ordering::Less).is_some() {}
-        if gone.next_if(|gone| **gone == entry).is_some() {
+        while removed.next_if(|removed| removed.cmp(&&entry) == Ordering::Less).is_some() {}
+        if removed.next_if(|removed| **removed == entry).is_some() {
             continue;
         }
-        while let Some(new) = come.next_if(|new| *new < entry) {
+        while let Some(new) = added.next_if(|new| *new < entry) {
             result.push(new);
         }
         result.push(entry);
     }
-    result.extend(come);
+    result.extend(added);
     result
 }
 

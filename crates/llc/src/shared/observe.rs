@@ -59,19 +59,19 @@ pub struct Observer {
     left_out: BTreeSet<Pid>,
     index: Index,
     members: BTreeMap<Pid, Member>,
-    seen: Seen,
+    fork_state: ForkState,
 }
 
 /// State at the last scan of everything that can make other pages look like merged ones.
 #[derive(Debug, Default)]
-struct Seen {
+struct ForkState {
     /// Every process that has memory: its start time, and whether it still runs the program that it was forked with.
     processes: BTreeMap<Pid, (u64, bool)>,
     /// Pages swapped in since boot.
     swapped_in: u64,
 }
 
-impl Seen {
+impl ForkState {
     /// Notes the current state. Returns whether, since the last time, a process was forked that still runs its
     /// parent's program, or a page was swapped in.
     fn changes(&mut self, files: &impl KernelFiles) -> Result<bool, Error> {
@@ -90,15 +90,15 @@ impl Seen {
         }
         let counters = vmstat::vmstat(files)?;
         let swapped_in = SWAPPED_IN.iter().filter_map(|name| counters.get(name)).sum();
-        let came_back = swapped_in != self.swapped_in;
-        *self = Seen { processes: now, swapped_in };
-        Ok(forked || came_back)
+        let swapped = swapped_in != self.swapped_in;
+        *self = ForkState { processes: now, swapped_in };
+        Ok(forked || swapped)
     }
 }
 
 /// Result of a scan.
 #[derive(Debug, Default)]
-pub struct Look {
+pub struct Scan {
     /// Processes with scanned pages.
     pub processes: usize,
     /// Processes that appear to have offered memory and could not be scanned, with the reason.
@@ -128,8 +128,8 @@ impl Observer {
         need_frame_numbers()?;
         let frames = FrameTable::open()?;
         let flag_tells = frames.tells_merged()?;
-        let (index, members, seen) = (Index::default(), BTreeMap::new(), Seen::default());
-        Ok(Observer { frames, flag_tells, by, left_out, index, members, seen })
+        let (index, members, fork_state) = (Index::default(), BTreeMap::new(), ForkState::default());
+        Ok(Observer { frames, flag_tells, by, left_out, index, members, fork_state })
     }
 
     /// Index of the last scan.
@@ -152,15 +152,15 @@ impl Observer {
     /// # Errors
     /// When there is no list of processes, or `Unsupported` where domains are made by control groups and there are
     /// none.
-    pub fn look(&mut self, files: &impl KernelFiles) -> Result<Look, Error> {
+    pub fn scan(&mut self, files: &impl KernelFiles) -> Result<Scan, Error> {
         let (begun, cpu_begun) = (Instant::now(), cpu_time::of_thread());
-        let mut look = Look::default();
+        let mut scan = Scan::default();
         let (mut found, mut members) = (Vec::new(), BTreeMap::new());
         for pid in processes(files)?.into_iter().filter(|pid| !self.left_out.contains(pid)) {
-            match self.look_at(files, pid) {
+            match self.scan_process(files, pid) {
                 Ok(Some((member, of))) => {
-                    look.processes += 1;
-                    look.pages.0 += of.words;
+                    scan.processes += 1;
+                    scan.pages.0 += of.words;
                     members.insert(pid, member);
                     found.push((pid, of));
                 }
@@ -168,32 +168,32 @@ impl Observer {
                 Err(error) if error.is_gone() => {} // ended, or became another program, on the way
                 Err(error @ Error::Unsupported(_)) => return Err(error),
                 Err(error) => {
-                    if let Some((member, of)) = as_before(&error, pid, &mut self.members, &self.index) {
+                    if let Some((member, of)) = last_result(&error, pid, &mut self.members, &self.index) {
                         members.insert(pid, member);
                         found.push((pid, of));
                     }
-                    look.not_read.push((pid, error));
+                    scan.not_read.push((pid, error));
                 }
             }
         }
         // Only now: a fork during the read precedes the read of the flags.
-        look.anew = self.seen.changes(files)?;
-        if look.anew {
+        scan.anew = self.fork_state.changes(files)?;
+        if scan.anew {
             found.iter_mut().for_each(|(_, of)| of.open = joined(std::mem::take(of)));
         }
-        look.frames_asked = self.ask(&mut found)?;
+        scan.frames_asked = self.read_flags(&mut found)?;
         if !self.flag_tells {
-            let forked = |pid: Pid| self.seen.processes.get(&pid).is_none_or(|(_, forked)| *forked);
-            look.undecided = fork_shared::keep_merged(files, forked, &mut found);
+            let forked = |pid: Pid| self.fork_state.processes.get(&pid).is_none_or(|(_, forked)| *forked);
+            scan.undecided = fork_shared::keep_merged(files, forked, &mut found);
         }
-        look.changed = self.index.update(found.into_iter().map(|(pid, of)| (pid, joined(of))));
+        scan.changed = self.index.update(found.into_iter().map(|(pid, of)| (pid, joined(of))));
         self.members = members;
-        (look.took, look.cpu) = (begun.elapsed(), cpu_time::of_thread().saturating_sub(cpu_begun));
-        Ok(look)
+        (scan.took, scan.cpu) = (begun.elapsed(), cpu_time::of_thread().saturating_sub(cpu_begun));
+        Ok(scan)
     }
 
     /// Pages of one process that may be merged; `None` for a process that has offered nothing.
-    fn look_at(&self, files: &impl KernelFiles, pid: Pid) -> Result<Option<(Member, Found)>, Error> {
+    fn scan_process(&self, files: &impl KernelFiles, pid: Pid) -> Result<Option<(Member, Found)>, Error> {
         match ksm::of_process(files, pid)? {
             None => return Ok(None),
             Some(of) if of.mergeable == Reported::Value(false) => return Ok(None),
@@ -226,7 +226,7 @@ impl Observer {
     }
 
     /// Reads the flags of all open frames, and keeps the merged ones of the open pages. Returns the number of frames.
-    fn ask(&self, found: &mut [(Pid, Found)]) -> Result<u64, Error> {
+    fn read_flags(&self, found: &mut [(Pid, Found)]) -> Result<u64, Error> {
         // Frames in order, with the index of the page among all open ones.
         let mut places: Vec<(u64, usize)> =
             found.iter().flat_map(|(_, of)| &of.open).enumerate().map(|(place, page)| (page.frame, place)).collect();
@@ -248,7 +248,7 @@ impl Observer {
 }
 
 /// Keeps the last result for a process that cannot be read: a process cannot hide by failing reads.
-fn as_before(error: &Error, pid: Pid, members: &mut BTreeMap<Pid, Member>, index: &Index) -> Option<(Member, Found)> {
+fn last_result(error: &Error, pid: Pid, members: &mut BTreeMap<Pid, Member>, index: &Index) -> Option<(Member, Found)> {
     let member = members.remove(&pid).filter(|_| error.is_unanswered())?;
     Some((member, Found { known: index.of(pid).to_vec(), ..Found::default() }))
 }
@@ -377,19 +377,19 @@ mod tests {
         };
         let (forked, of_kernel) = (0x40, 0x0020_0000);
         let kernel = FakeKernel::new().file("proc/vmstat", "pswpin 5\nzswpin 7\n");
-        let mut seen = Seen::default();
+        let mut fork_state = ForkState::default();
         process(&kernel, 7, 'S', forked, 100);
-        assert_eq!(seen.changes(&kernel), Ok(true), "the first look knows nothing");
-        assert_eq!(seen.changes(&kernel), Ok(false));
+        assert_eq!(fork_state.changes(&kernel), Ok(true), "the first scan knows nothing");
+        assert_eq!(fork_state.changes(&kernel), Ok(false));
         process(&kernel, 8, 'S', 0, 200);
         process(&kernel, 9, 'I', forked | of_kernel, 200);
         process(&kernel, 10, 'Z', forked, 200);
-        assert_eq!(seen.changes(&kernel), Ok(false));
+        assert_eq!(fork_state.changes(&kernel), Ok(false));
         process(&kernel, 7, 'S', forked, 300);
-        assert_eq!(seen.changes(&kernel), Ok(true), "another with the number");
+        assert_eq!(fork_state.changes(&kernel), Ok(true), "another with the number");
         for counters in ["pswpin 6\nzswpin 7\n", "pswpin 6\nzswpin 8\n", "pswpin 6\nzswpin 8\nswpin_zero 1\n"] {
             kernel.add("proc/vmstat", counters);
-            assert_eq!((seen.changes(&kernel), seen.changes(&kernel)), (Ok(true), Ok(false)), "{counters}");
+            assert_eq!((fork_state.changes(&kernel), fork_state.changes(&kernel)), (Ok(true), Ok(false)), "{counters}");
         }
     }
 
@@ -404,11 +404,11 @@ mod tests {
         };
         let mut members: BTreeMap<Pid, Member> = [(Pid(7), member("a")), (Pid(8), member("b"))].into();
         let of = |pid: i32, errno| Error::of_process("read", format!("/proc/{pid}/maps"), errno);
-        let mut found = |pid: i32, errno| as_before(&of(pid, errno), Pid(pid), &mut members, &index);
+        let mut found = |pid: i32, errno| last_result(&of(pid, errno), Pid(pid), &mut members, &index);
         let (kept, pages) = found(7, Errno::TIMEDOUT).unwrap();
         assert_eq!((kept.uid, pages.known, pages.open), (1000, vec![page(1, 70)], vec![]));
         assert!(found(8, Errno::ACCESS).is_none());
-        assert!(found(9, Errno::TIMEDOUT).is_none(), "never seen");
+        assert!(found(9, Errno::TIMEDOUT).is_none(), "never fork_state");
     }
 
     #[test]

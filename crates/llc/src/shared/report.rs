@@ -13,7 +13,7 @@ use units::{Address, Bytes, Pages};
 
 use super::domain::{By, Domain, Member, crosses, domains_of};
 use super::index::{Frame, Index, sets};
-use super::observe::{Look, Observer};
+use super::observe::{Observer, Scan};
 
 /// The whole report, in the words of `--json`.
 #[derive(Debug, Serialize)]
@@ -53,7 +53,8 @@ pub struct Report {
     /// KSM skips most visits to unmerged pages (`smart_scan`), and much offered memory is unmerged.
     pub smart_scan_skips: bool,
     /// Cost of the scan.
-    pub look: Cost,
+    #[serde(rename = "look")]
+    pub scan: Cost,
 }
 
 /// Frames shared by the same processes.
@@ -172,8 +173,8 @@ impl Serialize for Frames<'_> {
 }
 
 impl Report {
-    /// Report on these frames after `look`.
-    pub fn of(frames: Frames<'_>, look: &Look, domain_by: By, ksm: ksm::Host) -> Report {
+    /// Report on these frames after `scan`.
+    pub fn of(frames: Frames<'_>, scan: &Scan, domain_by: By, ksm: ksm::Host) -> Report {
         let members = frames.members;
         let sets: Vec<Set> = sets(frames.chosen())
             .into_iter()
@@ -195,19 +196,19 @@ impl Report {
             processes: processes(frames),
             sets,
             domain_by,
-            not_read: look.not_read.iter().map(not_read).collect(),
-            undecided_pages: look.undecided.0,
+            not_read: scan.not_read.iter().map(not_read).collect(),
+            undecided_pages: scan.undecided.0,
             kernel_bytes_saved: ksm.saved(),
             smart_scan_skips: smart_scan_skips(&ksm),
             ksm,
-            look: Cost {
-                processes: look.processes,
-                pages_read: look.pages,
-                frames_asked: look.frames_asked,
-                pages_come: look.changed.come,
-                pages_gone: look.changed.gone,
-                took_us: saturated(look.took.as_micros()),
-                cpu_us: saturated(look.cpu.as_micros()),
+            scan: Cost {
+                processes: scan.processes,
+                pages_read: scan.pages,
+                frames_asked: scan.frames_asked,
+                pages_come: scan.changed.added,
+                pages_gone: scan.changed.removed,
+                took_us: saturated(scan.took.as_micros()),
+                cpu_us: saturated(scan.cpu.as_micros()),
             },
         }
     }
@@ -303,7 +304,7 @@ mod tests {
             kernel_bytes_saved: Bytes(8192),
             ksm: Host { zero_pages: Reported::NotReported, ..host(7) },
             smart_scan_skips: true,
-            look: Cost {
+            scan: Cost {
                 processes: 1,
                 pages_read: Pages(2),
                 frames_asked: 3,

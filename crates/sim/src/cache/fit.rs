@@ -9,7 +9,7 @@
 use units::cast::fits;
 use units::{Fraction, WayMask, Ways};
 
-use llc::policy::{Cache, Plan, Region, Situation, equal};
+use llc::policy::{Cache, Plan, SharedPartition, Situation, equal};
 
 /// Plan that holds this `part` of each set.
 pub fn plan(situation: &Situation, part: Fraction) -> Plan {
@@ -35,7 +35,7 @@ pub fn plan(situation: &Situation, part: Fraction) -> Plan {
     for (set, wide) in wide.into_iter().enumerate() {
         if end.saturating_sub(wide) > first {
             end -= wide;
-            regions.push(Region { mask: WayMask::run(end, Ways(wide)), set });
+            regions.push(SharedPartition { mask: WayMask::run(end, Ways(wide)), group: set });
         }
     }
     let rest = Cache {
@@ -43,7 +43,7 @@ pub fn plan(situation: &Situation, part: Fraction) -> Plan {
         classes_max: cache.classes_max.saturating_sub(regions.len()).max(1),
         ..cache
     };
-    Plan { regions, ..equal::equal(&Situation { cache: rest, ..situation.clone() }) }
+    Plan { partitions: regions, ..equal::equal(&Situation { cache: rest, ..situation.clone() }) }
 }
 
 /// Fewest ways with at most the remaining part of the accesses to this set as misses.
@@ -67,7 +67,7 @@ mod tests {
     }
 
     fn masks(plan: &Plan) -> (Vec<u64>, Vec<u64>) {
-        let regions = plan.regions.iter().map(|region| region.mask.0);
+        let regions = plan.partitions.iter().map(|region| region.mask.0);
         (plan.classes.iter().map(|class| class.mask.0).collect(), regions.collect())
     }
 

@@ -162,7 +162,7 @@ impl OfProgram {
 impl OfRegion {
     fn new(scenario: &Scenario, counts: &super::run::RegionCounts) -> OfRegion {
         OfRegion {
-            set: scenario.sets[counts.region.set].name.clone(),
+            set: scenario.sets[counts.region.group].name.clone(),
             mask: counts.region.mask,
             occupancy_bytes: counts.occupancy,
             passes: counts.passes,

@@ -25,13 +25,13 @@ use super::scenario::{Amount, Condition, Interleave, Open, Partition, Running, S
 use super::set_associative::{Filler, Line};
 use super::trace::BadTrace;
 use llc::policy::sharing::{self, Refiner};
-use llc::policy::{Class, Plan, Policy, Region, Situation};
+use llc::policy::{Class, Plan, Policy, SharedPartition, Situation};
 
 /// Counters of the daemon for a shared partition, from the beginning.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RegionCounts {
     /// Shared partition.
-    pub region: Region,
+    pub region: SharedPartition,
     /// Bytes filled at the end.
     pub occupancy: Bytes,
     /// Number of passes over the set.
@@ -119,7 +119,7 @@ struct Run<'s> {
     /// State that masu's own policy learned from earlier plans.
     refiner: Refiner,
     changes: u64,
-    refills: Vec<(Region, Refill)>,
+    refills: Vec<(SharedPartition, Refill)>,
     refill_next: f64,
     evenness: Evenness,
     /// Latest clock at the end of the warm-up.
@@ -150,7 +150,7 @@ pub fn beside_each_other(
         _ => None,
     };
     if let Some(plan) = begin {
-        run.put_in_place(Plan { regions: Vec::new(), ..plan });
+        run.put_in_place(Plan { partitions: Vec::new(), ..plan });
     }
     run.advance(warm_up / 4, watch)?;
     run.decide(true);
@@ -239,7 +239,7 @@ impl<'s> Run<'s> {
             });
         let cores: Vec<Core> = cores.collect();
         let plan =
-            Plan { classes: vec![Class { mask: all, programs: (0..cores.len()).collect() }], regions: Vec::new() };
+            Plan { classes: vec![Class { mask: all, programs: (0..cores.len()).collect() }], partitions: Vec::new() };
         let pass = scenario.accesses(Amount::Passes(1.0), array).max(1);
         let accesses = scenario.accesses(scenario.measured, array);
         Run {
@@ -302,16 +302,16 @@ impl<'s> Run<'s> {
         }
         let now = self.clock();
         let mut before = std::mem::take(&mut self.refills);
-        for (nth, region) in plan.regions.iter().enumerate().filter(|_| self.condition.sharing) {
+        for (nth, region) in plan.partitions.iter().enumerate().filter(|_| self.condition.sharing) {
             if let Some(same) = before.iter().position(|(other, _)| other == region) {
                 self.refills.push(before.swap_remove(same));
                 continue;
             }
             let class = fits(plan.classes.len() + nth);
-            let by = Filler { class, monitor: region_monitor(region.set) };
-            let lines = self.sets[region.set].clone();
+            let by = Filler { class, monitor: region_monitor(region.group) };
+            let lines = self.sets[region.group].clone();
             let mut refill = Refill::new(lines, region.mask, by, self.condition.refill, now);
-            if let Some((_, old)) = before.iter().find(|(other, _)| other.set == region.set) {
+            if let Some((_, old)) = before.iter().find(|(other, _)| other.group == region.group) {
                 refill.goes_on_counting(old);
             }
             self.refills.push((*region, refill));
@@ -478,7 +478,7 @@ impl<'s> Run<'s> {
         let llc = self.machine.llc();
         let regions = self.refills.iter().map(|(region, refill)| RegionCounts {
             region: *region,
-            occupancy: llc.occupancy(region_monitor(region.set)),
+            occupancy: llc.occupancy(region_monitor(region.group)),
             passes: refill.passes,
             fetched: refill.fetched,
             busy_cycles: refill.busy_cycles,

@@ -15,7 +15,7 @@ use super::program::{Area, Part, Pattern, Phase, Quantiles, Synthetic};
 use super::refill::Settings;
 use super::set_associative::{LINE, Line};
 use super::trace::Traced;
-use llc::policy::{self, Class, Plan, Policy, Region};
+use llc::policy::{self, Class, Plan, Policy, SharedPartition};
 
 mod file;
 
@@ -213,7 +213,7 @@ pub struct Fixed {
     /// Ways of each program.
     pub masks: Vec<WayMask>,
     /// Shared partitions.
-    pub regions: Vec<Region>,
+    pub regions: Vec<SharedPartition>,
 }
 
 impl Fixed {
@@ -226,7 +226,7 @@ impl Fixed {
                 None => classes.push(Class { mask: *mask, programs: vec![program] }),
             }
         }
-        Plan { classes, regions: self.regions.clone() }
+        Plan { classes, partitions: self.regions.clone() }
     }
 }
 

@@ -19,7 +19,7 @@ use super::private::Private;
 use super::run::{Broken, Watch, share};
 use super::scenario::{Open, Running, Scenario, Setup};
 use super::set_associative::{Line, Shape};
-use llc::policy::{Curve, Program, SharedSet, Sharer, Situation};
+use llc::policy::{Curve, Program, Sharer, SharingGroup, Situation};
 
 /// Largest number of accesses of a program to analyse.
 pub(super) const ACCESSES_MAX: u64 = 20_000_000;
@@ -140,7 +140,7 @@ pub fn situation(scenario: &Scenario, array: Bytes, open: Open<'_>, watch: Watch
             program,
             misses: per_kilo_instruction(&profiles[program].shared[set], &profiles[program]),
         });
-        SharedSet { sharers: sharers.collect(), bytes: Bytes(frames.len() as u64 * 4096) }
+        SharingGroup { sharers: sharers.collect(), bytes: Bytes(frames.len() as u64 * 4096) }
     });
     Ok(Situation { cache: scenario.cache(), programs, shared: shared.collect() })
 }

@@ -36,7 +36,7 @@ fn all_that_can_be_said_is_understood() {
     let config = Config::parse("llc.toml", WHOLE).unwrap();
     assert_eq!((config.rest_ways, config.rest_line, config.domain_by), (Some(Ways(2)), 3, DomainBy::Uid));
     assert_eq!((config.interval, config.duty.get()), (Duration::from_millis(500), 0.02));
-    assert_eq!(config.region, Region { on: None, ways_max: Some(Ways(4)), line: 9 });
+    assert_eq!(config.partitions, PartitionLimits { on: None, ways_max: Some(Ways(4)), line: 9 });
     let [web, voice, store] = &config.programs[..] else { panic!("three programs") };
     assert_eq!((web.name.as_str(), web.line), ("web", 12));
     assert_eq!((web.domain.as_deref(), web.l3.as_deref()), (Some("shop"), Some(&[0, 1][..])));
@@ -51,7 +51,7 @@ fn all_that_can_be_said_is_understood() {
 fn what_is_not_said_is_modest() {
     let config = Config::parse("f", "policy = \"equal\"\n[[program]]\nname = \"a\"\npids = [1]\n").unwrap();
     assert_eq!((config.rest_ways, config.interval, config.duty.get()), (None, Duration::from_secs(1), 0.01));
-    assert!(config.partition && config.region.on.is_none() && config.region.ways_max.is_none());
+    assert!(config.partition && config.partitions.on.is_none() && config.partitions.ways_max.is_none());
 }
 
 /// The complaint about a program `a` with these further lines, and this above it.
@@ -222,7 +222,7 @@ fn the_example_is_taken() {
     };
     let shown: Vec<&str> = text.lines().map(|line| if is_setting(&line) { &line[1..] } else { line }).collect();
     let all = Config::parse("llc.toml", &shown.join("\n")).unwrap();
-    assert_eq!((all.region.ways_max, all.programs[1].l3.clone()), (Some(Ways(4)), Some(vec![0])));
+    assert_eq!((all.partitions.ways_max, all.programs[1].l3.clone()), (Some(Ways(4)), Some(vec![0])));
     // The comment of each default shows its value.
     assert_eq!(
         (all.partition, all.interval, all.duty, all.domain_by),

@@ -5,27 +5,27 @@ use std::time::Duration;
 
 use units::Ways;
 
-use super::super::act::Place;
-use super::super::allocatable_ways::{AllocatableWays, Foreign, Hardware, room};
+use super::super::act::Mount;
+use super::super::allocatable_ways::{AllocatableWays, Hardware, UnmanagedGroup, allocatable_ways};
 use super::super::config::Measured;
 use super::super::curve;
-use super::super::decide::{Decision, Figures, Seen, SetSeen, decide};
+use super::super::decide::{Decision, Figures, GroupSize, Seen, decide};
 use super::super::host_ops::HostOps;
 use super::super::layout::{self, Member, Planned, Purpose, Surroundings};
 use super::super::report::Event;
-use super::super::sets::Set;
-use super::super::steps::Standing;
-use super::{Daemon, REGIONS, Trouble};
+use super::super::sharing_groups::SharedFrames;
+use super::super::steps::Observed;
+use super::{Daemon, LoopError, SHARED_PARTITIONS};
 use crate::policy::{Curve, Plan, Policy};
 
 /// Input of a plan: a change causes another plan.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Grounds {
+pub(super) struct PlanInputs {
     running: Vec<bool>,
     known: Vec<bool>,
     /// By domain: the sharers, and the number of ways that the group fills.
     sets: Vec<(String, BTreeSet<usize>, u64)>,
-    room: Option<AllocatableWays>,
+    allocatable: Option<AllocatableWays>,
     visit: Option<usize>,
     /// Round of learned curves, which change all the time.
     round: u64,
@@ -39,8 +39,8 @@ const VISIT: u32 = 3;
 impl<W: HostOps> Daemon<W> {
     /// Ways that a program has to itself now.
     pub(super) fn ways_of(&self, program: usize) -> Option<Ways> {
-        let wanted = self.wanted.as_ref().filter(|_| self.settled)?;
-        let alone = wanted.groups.iter().find(|group| group.purpose == Purpose::Programs(vec![program]))?;
+        let desired = self.desired.as_ref().filter(|_| self.settled)?;
+        let alone = desired.groups.iter().find(|group| group.purpose == Purpose::Programs(vec![program]))?;
         let (_, mask) = alone.masks.first_key_value()?;
         Some(mask.ways())
     }
@@ -81,25 +81,25 @@ impl<W: HostOps> Daemon<W> {
     /// Makes a plan, if there is reason for another one.
     pub(super) fn decide_on(
         &mut self,
-        standing: &Standing,
+        observed: &Observed,
         now: Duration,
         events: &mut Vec<Event>,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), LoopError> {
         let Some(hardware) = self.hardware.clone() else { return Ok(()) };
-        let foreign = Place::<linux::Rooted>::foreign(standing);
+        let unmanaged = Mount::<linux::Rooted>::unmanaged(observed);
         if self.before.is_none() {
-            self.before = standing.get("").map(|group| group.masks.clone());
+            self.before = observed.get("").map(|group| group.masks.clone());
         }
         // A partition that is not kept warm would only take ways from others.
-        self.unfilled = self.world.merging().err();
-        if let Some(why) = self.unfilled.clone().filter(|_| !self.sets.sets.is_empty()) {
-            self.say_without(REGIONS, &why, events);
+        self.not_warmed = self.host.merging().err();
+        if let Some(why) = self.not_warmed.clone().filter(|_| !self.sets.sets.is_empty()) {
+            self.report_missing(SHARED_PARTITIONS, &why.to_string(), events);
         }
-        let room = room(&self.config, &hardware, &foreign)?;
-        self.visit_next(now, &room, &self.figures(hardware.all.ways()));
+        let allocatable = allocatable_ways(&self.config, &hardware, &unmanaged)?;
+        self.visit_next(now, &allocatable, &self.figures(hardware.all.ways()));
         let figures = self.figures(hardware.all.ways());
         let way = hardware.way_bytes.0.max(1);
-        let grounds = Grounds {
+        let inputs = PlanInputs {
             running: self.members.programs.iter().map(|processes| !processes.is_empty()).collect(),
             known: figures.iter().map(Option::is_some).collect(),
             sets: self
@@ -108,23 +108,23 @@ impl<W: HostOps> Daemon<W> {
                 .map(|set| (set.domain.to_string(), set.sharers.clone(), set.bytes().0.div_ceil(way)))
                 .collect(),
             visit: self.visit.map(|(nth, _)| nth),
-            round: match (&self.refining, &self.grounds) {
+            round: match (&self.refining, &self.inputs) {
                 // The closed loop continues from measurements.
                 (Some(_), Some(before)) => before.round,
                 _ if figures.iter().flatten().any(|of| !of.configured) => self.steps / ROUND,
                 _ => 0,
             },
-            room: Some(room.clone()),
+            allocatable: Some(allocatable.clone()),
         };
-        let sets: Vec<SetSeen> = self
+        let sets: Vec<GroupSize> = self
             .sets_to_fill()
             .iter()
-            .map(|set| SetSeen { sharers: set.sharers.clone(), bytes: set.bytes() })
+            .map(|set| GroupSize { sharers: set.sharers.clone(), bytes: set.bytes() })
             .collect();
-        let seen = Seen { caches: &hardware.caches, running: &grounds.running, figures: &figures, sets: &sets };
-        if self.grounds.as_ref() == Some(&grounds) {
-            let refined = self.refine(&room, &seen);
-            self.rearrange(&room, &foreign, &hardware)?;
+        let seen = Seen { caches: &hardware.caches, running: &inputs.running, figures: &figures, sets: &sets };
+        if self.inputs.as_ref() == Some(&inputs) {
+            let refined = self.refine(&allocatable, &seen);
+            self.rearrange(&allocatable, &unmanaged, &hardware)?;
             if refined {
                 self.summary.plans += 1;
                 events.push(self.decided());
@@ -135,21 +135,21 @@ impl<W: HostOps> Daemon<W> {
         let chosen = self.refining.as_ref().is_none_or(|refining| !refining.is_first());
         let before = self.decision.as_ref().filter(|_| chosen).map(|decision| decision.planned.clone());
         let before = before.unwrap_or_default();
-        let mut decision = decide(&self.config, &room, &seen, &before);
-        self.measure_first(&room, &seen, &mut decision);
+        let mut decision = decide(&self.config, &allocatable, &seen, &before);
+        self.measure_first(&allocatable, &seen, &mut decision);
         if let Some((nth, _)) = self.visit {
-            self.visited_plan(nth, &room, &mut decision);
+            self.visited_plan(nth, &allocatable, &mut decision);
         }
         let same = self.decision.as_ref().is_some_and(|old| old.planned == decision.planned);
         let old = self.decision.replace(decision);
-        if let Err(trouble) = self.rearrange(&room, &foreign, &hardware) {
+        if let Err(error) = self.rearrange(&allocatable, &unmanaged, &hardware) {
             self.decision = old;
-            return Err(trouble);
+            return Err(error);
         }
-        self.grounds = Some(grounds);
-        for beside in &room.beside {
+        self.inputs = Some(inputs);
+        for beside in &allocatable.beside {
             let why = format!("group {} may allocate in ways {} as well", beside.name, beside.mask);
-            self.say_without("ways of our own", &why, events);
+            self.report_missing("ways of our own", &why, events);
         }
         if !same {
             self.summary.plans += 1;
@@ -159,17 +159,17 @@ impl<W: HostOps> Daemon<W> {
     }
 
     /// Sharing groups, if partitions for them can be kept warm.
-    fn sets_to_fill(&self) -> &[Set] {
-        if self.unfilled.is_none() { &self.sets.sets } else { &[] }
+    fn sets_to_fill(&self) -> &[SharedFrames] {
+        if self.not_warmed.is_none() { &self.sets.sets } else { &[] }
     }
 
     /// Goes to the next allocation, when one has been visited long enough and curves are still to be learned.
-    fn visit_next(&mut self, now: Duration, room: &AllocatableWays, figures: &[Option<Figures>]) {
+    fn visit_next(&mut self, now: Duration, allocatable: &AllocatableWays, figures: &[Option<Figures>]) {
         let running: Vec<usize> = (0..figures.len()).filter(|nth| !self.members.programs[*nth].is_empty()).collect();
         let lacking = running.iter().any(|nth| figures[*nth].is_none());
         let wants = !matches!(self.config.policy, Policy::None | Policy::Equal);
-        if self.counts.is_err() || !lacking || !wants {
-            if self.counts.is_err() {
+        if self.uncounted.is_some() || !lacking || !wants {
+            if self.uncounted.is_some() {
                 self.visit = None;
             }
             return;
@@ -180,23 +180,28 @@ impl<W: HostOps> Daemon<W> {
             visit => visit,
         };
         let free = running.iter().filter(|nth| self.config.programs[**nth].fixed.is_none()).count();
-        if self.visit.is_some_and(|(nth, _)| curve::visit(nth, room.cache, free).is_none()) {
+        if self.visit.is_some_and(|(nth, _)| curve::visit(nth, allocatable.cache, free).is_none()) {
             (self.visit, self.visited) = (None, true);
         }
     }
 
     /// Plan of a visit, the same in all caches.
-    fn visited_plan(&self, nth: usize, room: &AllocatableWays, decision: &mut Decision) {
+    fn visited_plan(&self, nth: usize, allocatable: &AllocatableWays, decision: &mut Decision) {
         for planned in &mut decision.planned {
-            if let Some(Plan { classes, .. }) = curve::visit(nth, room.cache, planned.programs.len()) {
-                planned.plan = Plan { classes, regions: Vec::new() };
+            if let Some(Plan { classes, .. }) = curve::visit(nth, allocatable.cache, planned.programs.len()) {
+                planned.plan = Plan { classes, partitions: Vec::new() };
             }
         }
         decision.slowdowns.clear();
     }
 
     /// Groups for the current plan and the current processes.
-    fn rearrange(&mut self, room: &AllocatableWays, foreign: &[Foreign], hardware: &Hardware) -> Result<(), Trouble> {
+    fn rearrange(
+        &mut self,
+        allocatable: &AllocatableWays,
+        unmanaged: &[UnmanagedGroup],
+        hardware: &Hardware,
+    ) -> Result<(), LoopError> {
         let Some(decision) = &self.decision else { return Ok(()) };
         let caches: BTreeSet<_> = hardware.caches.iter().copied().collect();
         let members: Vec<Member> = self
@@ -216,15 +221,15 @@ impl<W: HostOps> Daemon<W> {
             .collect();
         let around = Surroundings {
             caches,
-            rest: room.rest,
+            default_ways: allocatable.default_ways,
             before: self.before.clone().unwrap_or_default(),
             shareable: hardware.shareable,
-            foreign: foreign.to_vec(),
-            groups_max: hardware.classes.saturating_sub(1 + foreign.len()),
+            unmanaged: unmanaged.to_vec(),
+            groups_max: hardware.classes.saturating_sub(1 + unmanaged.len()),
         };
         let domains: Vec<String> = self.sets.sets.iter().map(|set| set.domain.to_string()).collect();
         let planned: Vec<Planned> = decision.planned.clone();
-        self.wanted = Some(layout::wanted(&planned, &members, &domains, &around)?);
+        self.desired = Some(layout::desired(&planned, &members, &domains, &around)?);
         Ok(())
     }
 }

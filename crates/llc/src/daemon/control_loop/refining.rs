@@ -45,24 +45,24 @@ impl Refining {
 
 /// Whether there is something to measure, and partitions are left to the policy.
 fn applies(config: &Config, decision: &Decision) -> bool {
-    let known = matches!(decision.basis, Basis::Configured | Basis::Learned) && !decision.regions_by_size;
+    let known = matches!(decision.basis, Basis::Configured | Basis::Learned) && !decision.partitions_by_size;
     let several = decision.planned.iter().any(|planned| planned.programs.len() > 1);
-    config.policy == Policy::Sharing && config.region.ways_max.is_none() && known && several
+    config.policy == Policy::Sharing && config.partitions.ways_max.is_none() && known && several
 }
 
 impl<W: HostOps> Daemon<W> {
     /// Begins to measure, if the loop can continue from it: without partitions in place of the decision, once for
     /// these running programs. After other changes, such as of shared data, it continues from the decision.
-    pub(super) fn measure_first(&mut self, room: &AllocatableWays, seen: &Seen<'_>, decision: &mut Decision) {
+    pub(super) fn measure_first(&mut self, allocatable: &AllocatableWays, seen: &Seen<'_>, decision: &mut Decision) {
         self.refining = None;
-        if !self.refines || self.counts.is_err() || self.visit.is_some() || !applies(&self.config, decision) {
+        if !self.refines || self.uncounted.is_some() || self.visit.is_some() || !applies(&self.config, decision) {
             return;
         }
         let once = self.measured_without.replace(seen.running.to_vec()).is_none_or(|before| before != seen.running);
         let mut loops = Vec::new();
         for planned in &mut decision.planned {
             let first = once && planned.programs.len() > 1;
-            if let Some(situation) = situation(&self.config, room, seen, planned).filter(|_| first) {
+            if let Some(situation) = situation(&self.config, allocatable, seen, planned).filter(|_| first) {
                 planned.plan = equal::unpartitioned(&situation);
             }
             loops.push((Refiner::new(sharing::MEASURED), first));
@@ -74,7 +74,7 @@ impl<W: HostOps> Daemon<W> {
     }
 
     /// Makes another plan after each period, if the measurements justify it; true if it did.
-    pub(super) fn refine(&mut self, room: &AllocatableWays, seen: &Seen<'_>) -> bool {
+    pub(super) fn refine(&mut self, allocatable: &AllocatableWays, seen: &Seen<'_>) -> bool {
         let (Some(refining), Some(decision)) = (&mut self.refining, &mut self.decision) else { return false };
         if refining.looks < PERIOD {
             return false;
@@ -83,7 +83,7 @@ impl<W: HostOps> Daemon<W> {
         let counted = std::mem::take(&mut refining.counted);
         let mut changed = false;
         for (planned, (refiner, first)) in decision.planned.iter_mut().zip(&mut refining.loops) {
-            let Some(situation) = situation(&self.config, room, seen, planned) else { continue };
+            let Some(situation) = situation(&self.config, allocatable, seen, planned) else { continue };
             let next = match slowdowns(&situation, &planned.programs, &counted) {
                 Some(measured) if *first => refiner.first(&situation, &planned.plan, &measured),
                 Some(measured) => refiner.next(&situation, &planned.plan, &measured),

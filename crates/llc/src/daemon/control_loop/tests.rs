@@ -10,7 +10,7 @@ use units::{Address, Pages, WayMask, Ways};
 use super::super::act::Done;
 use super::super::layout::Processes;
 use super::super::observe::Counted;
-use super::super::sets::Set;
+use super::super::sharing_groups::SharedFrames;
 use super::super::steps::tests::{Kernel, kernel};
 use super::*;
 
@@ -24,7 +24,7 @@ mod trust;
 struct Host {
     kernel: Kernel,
     programs: Vec<Vec<(i32, Vec<i32>)>>,
-    sets: Sets,
+    sets: SharingGroups,
     merging: bool,
     partitions: bool,
     unmounted: bool,
@@ -82,10 +82,10 @@ impl Model {
     }
 }
 
-fn shares(mib: u64) -> Sets {
+fn shares(mib: u64) -> SharingGroups {
     let pages = (0..mib * 256).map(|page| PageOf { pid: Pid(10), address: Address(page * 4096) }).collect();
-    let set = Set { domain: "/shop".into(), sharers: [0, 1].into(), pages };
-    Sets { sets: if mib > 0 { vec![set] } else { Vec::new() }, ..Sets::default() }
+    let set = SharedFrames { domain: "/shop".into(), sharers: [0, 1].into(), pages };
+    SharingGroups { sets: if mib > 0 { vec![set] } else { Vec::new() }, ..SharingGroups::default() }
 }
 
 impl HostOps for Model {
@@ -97,12 +97,12 @@ impl HostOps for Model {
         Ok(Members { programs: host.programs.iter().map(processes).collect(), twice: BTreeMap::new() })
     }
 
-    fn sets(&mut self, _: Duration, _: &Members) -> Result<Option<Sets>, Error> {
+    fn sets(&mut self, _: Duration, _: &Members) -> Result<Option<SharingGroups>, Error> {
         Ok(Some(self.0.borrow().sets.clone()))
     }
 
-    fn merging(&mut self) -> Result<(), String> {
-        if self.0.borrow().merging { Ok(()) } else { Err("KSM is not running".to_owned()) }
+    fn merging(&mut self) -> Result<(), NotMerging> {
+        if self.0.borrow().merging { Ok(()) } else { Err(NotMerging::Stopped) }
     }
 
     fn counted(&mut self, members: &Members) -> Known<Vec<Counted>> {
@@ -135,7 +135,7 @@ impl HostOps for Model {
         }))
     }
 
-    fn standing(&mut self) -> Result<(Standing, Vec<String>), Failed> {
+    fn observed(&mut self) -> Result<(Observed, Vec<String>), Failed> {
         if self.0.borrow().unmounted {
             let at =
                 At { operation: "read".to_owned(), object: "schemata".to_owned(), errno: rustix::io::Errno::NOENT };
@@ -148,7 +148,7 @@ impl HostOps for Model {
         Ok(Vec::new())
     }
 
-    fn carry_out(&mut self, step: &Step) -> Result<Done, Failed> {
+    fn apply(&mut self, step: &Step) -> Result<Done, Failed> {
         let mut host = self.0.borrow_mut();
         if host.refuses.is_some_and(|words| step.to_string().contains(words)) {
             return Err(refused(step, "as the test wants".to_owned()));
@@ -179,13 +179,13 @@ impl HostOps for Model {
         [(CacheId(0), Bytes::mib(12))].into()
     }
 
-    fn refill(&mut self, region: &Region) -> Result<Pid, Error> {
+    fn warm_up(&mut self, partition: &WarmPartition) -> Result<Pid, Error> {
         let mut host = self.0.borrow_mut();
         host.next_thread += 1;
         let thread = Pid(host.next_thread);
         // A replaced thread ends, and leaves its group.
         if let Some((old, ..)) =
-            host.threads.insert((region.label.clone(), region.cache), (thread, false, region.pages.len()))
+            host.threads.insert((partition.label.clone(), partition.cache), (thread, false, partition.pages.len()))
         {
             host.kernel.groups.values_mut().for_each(|group| {
                 group.threads.remove(&old);
@@ -212,17 +212,17 @@ impl HostOps for Model {
         }
     }
 
-    fn refilling(&self) -> BTreeMap<Key, Pid> {
+    fn warming(&self) -> BTreeMap<Key, Pid> {
         self.0.borrow().threads.iter().map(|(key, (thread, ..))| (key.clone(), *thread)).collect()
     }
 
-    fn filled(&self) -> BTreeMap<Key, Filled> {
+    fn state(&self) -> BTreeMap<Key, WarmState> {
         let host = self.0.borrow();
-        let filled = |pages: usize| Filled { pages: pages as u64, cpu_us: 5, ..Filled::default() };
-        host.threads.iter().map(|(key, (_, _, pages))| (key.clone(), filled(*pages))).collect()
+        let state = |pages: usize| WarmState { pages: pages as u64, cpu_us: 5, ..WarmState::default() };
+        host.threads.iter().map(|(key, (_, _, pages))| (key.clone(), state(*pages))).collect()
     }
 
-    fn put_back(&mut self) -> Result<(), Error> {
+    fn restore(&mut self) -> Result<(), Error> {
         let mut host = self.0.borrow_mut();
         let all = host.kernel.all;
         if let Some(default) = host.kernel.groups.get_mut("") {
@@ -253,28 +253,31 @@ fn what_is_planned_is_done_said_and_not_done_again() {
     let (_, planned) = keeper(&model, SHARING).plan(at(0)).unwrap();
     assert_eq!(model.0.borrow().steps, [], "a plan does nothing");
     let mut keeper = keeper(&model, SHARING);
-    let said = lines(&keeper.step(at(0)).unwrap());
+    let reported = lines(&keeper.step(at(0)).unwrap());
     assert_eq!(
-        said[..4],
+        reported[..4],
         [
             "web: 1 process, 2 threads",
             "db: 1 process, 2 threads",
             "shared: 2.0 MiB in /shop by web, db",
-            "decided by sharing, without curves, since web has none (no counters here): equal ways, regions by what is shared: \
-             masu-web f, masu-db f0, masu-shared.shop 300 exclusive, the rest c00",
+            "decided by sharing, without curves, since web has none (no counters here): equal ways, shared partitions by size: \
+             masu-web f, masu-db f0, masu-shared.shop 300 exclusive, the default group c00",
         ]
     );
-    assert_eq!(said[4], "did give the default group ways c00");
+    assert_eq!(reported[4], "did give the default group ways c00");
     assert_eq!((model.ways("web"), model.ways("db"), model.ways("shared.shop")), (0xf, 0xf0, 0x300));
     assert_eq!((model.threads_in("web"), model.threads_in("shared.shop")), (vec![10, 11], vec![901]));
     assert!(model.0.borrow().threads[&("shared.shop".to_owned(), CacheId(0))].1, "it has begun");
     // Steps of the plan, with the thread in place of its name; the other cache has no CPU here.
     let done = model.0.borrow().steps.clone();
-    let at_first = planned.iter().take_while(|step| !matches!(step, Step::Refilling(..))).count();
+    let at_first = planned.iter().take_while(|step| !matches!(step, Step::WarmUp(..))).count();
     assert_eq!(planned[..at_first], done[..at_first]);
-    assert_eq!(planned[at_first], Step::Refilling("shared.shop".to_owned(), CacheId(0)));
+    assert_eq!(planned[at_first], Step::WarmUp("shared.shop".to_owned(), CacheId(0)));
     assert_eq!(done[at_first + 2], Step::Thread("shared.shop".to_owned(), Pid(901)));
-    assert!(said.contains(&"without filled regions in cache 1: no CPU of this host uses it".to_owned()), "{said:?}");
+    assert!(
+        reported.contains(&"without warm shared partitions in cache 1: no CPU of this host uses it".to_owned()),
+        "{reported:?}"
+    );
     for second in 1..5 {
         assert_eq!(lines(&keeper.step(at(second)).unwrap()), [""; 0]);
     }
@@ -311,15 +314,15 @@ fn the_ways_of_a_program_that_ended_are_given_to_others_and_with_the_last_it_is_
     keeper.step(at(0)).unwrap();
     model.0.borrow_mut().programs[1].clear();
     model.0.borrow_mut().sets = shares(0);
-    let said = lines(&keeper.step(at(1)).unwrap());
-    assert_eq!(said[0], "db: no process any more");
+    let reported = lines(&keeper.step(at(1)).unwrap());
+    assert_eq!(reported[0], "db: no process any more");
     assert_eq!(model.labels(), ["web"]);
     assert_eq!(model.ways("web"), 0x3ff);
     assert!(model.0.borrow().threads.is_empty() && !keeper.is_over());
     model.0.borrow_mut().programs[0].clear();
     keeper.step(at(2)).unwrap();
     assert!(keeper.is_over() && model.labels().is_empty());
-    assert_eq!(model.ways(""), 0xfff, "nobody is there to keep the rest out of");
+    assert_eq!(model.ways(""), 0xfff, "no program uses the cache");
 }
 
 #[test]
@@ -344,7 +347,7 @@ fn when_no_new_plan_can_be_made_what_there_is_stays() {
     let model = Model::new(2);
     let mut keeper = keeper(&model, SHARING);
     keeper.step(at(0)).unwrap();
-    let theirs = super::super::steps::Present {
+    let theirs = super::super::steps::ObservedGroup {
         masks: [(CacheId(0), WayMask(0xfff)), (CacheId(1), WayMask(0xfff))].into(),
         exclusive: true,
         ..Default::default()
@@ -353,9 +356,9 @@ fn when_no_new_plan_can_be_made_what_there_is_stays() {
     model.0.borrow_mut().kernel.groups.insert("theirs".to_owned(), theirs.clone());
     // At the same moment nothing is shared any more.
     model.0.borrow_mut().sets = shares(0);
-    let said = lines(&keeper.step(at(1)).unwrap());
+    let reported = lines(&keeper.step(at(1)).unwrap());
     assert_eq!(
-        said[1],
+        reported[1],
         "without a new plan: cannot partition the cache: 12 of its 12 ways are taken, needed in a row: 2"
     );
     assert_eq!(model.threads_in("shared.shop"), [901]);
@@ -372,8 +375,8 @@ fn a_failure_at_first_is_the_end_and_all_is_put_back() {
         let before = model.0.borrow().kernel.groups.clone();
         model.0.borrow_mut().refuses = Some(words);
         let mut keeper = keeper(&model, SHARING);
-        let trouble = keeper.step(at(0)).unwrap_err();
-        assert!(matches!(&trouble, Trouble::Step(refused) if refused.step.to_string().contains(words)), "{trouble}");
+        let error = keeper.step(at(0)).unwrap_err();
+        assert!(matches!(&error, LoopError::Step(refused) if refused.step.to_string().contains(words)), "{error}");
         model.0.borrow_mut().refuses = None;
         keeper.finish().2.unwrap();
         assert_eq!(model.0.borrow().kernel.groups, before, "{words}");
@@ -387,8 +390,8 @@ fn a_failure_later_is_said_once_and_tried_again() {
     keeper.step(at(0)).unwrap();
     model.0.borrow_mut().programs[0] = vec![(10, vec![10, 11]), (13, vec![13])];
     model.0.borrow_mut().refuses = Some("put process 13");
-    let said = lines(&keeper.step(at(1)).unwrap());
-    assert!(said[1].starts_with("did not put process 13 into group masu-web: cannot"), "{said:?}");
+    let reported = lines(&keeper.step(at(1)).unwrap());
+    assert!(reported[1].starts_with("did not put process 13 into group masu-web: cannot"), "{reported:?}");
     assert_eq!(lines(&keeper.step(at(2)).unwrap()), [""; 0]);
     model.0.borrow_mut().refuses = None;
     assert_eq!(lines(&keeper.step(at(3)).unwrap()), ["did put 1 process, 1 thread, into group masu-web"]);
@@ -401,9 +404,9 @@ fn what_the_processor_makes_of_a_mask_is_said_and_not_fought() {
     // web has 1f and db 3e0: way 5 brings way 4 with it.
     model.0.borrow_mut().paired = WayMask(0x30);
     let mut keeper = keeper(&model, SHARING);
-    let said = lines(&keeper.step(at(0)).unwrap());
-    let differs: Vec<&String> = said.iter().filter(|line| line.contains("moves some together")).collect();
-    assert_eq!(differs.len(), 2, "{said:?}");
+    let reported = lines(&keeper.step(at(0)).unwrap());
+    let differs: Vec<&String> = reported.iter().filter(|line| line.contains("moves some together")).collect();
+    assert_eq!(differs.len(), 2, "{reported:?}");
     assert_eq!(differs[0], "masu-web was to have ways 1f and has 3f: this processor moves some together");
     assert_eq!(lines(&keeper.step(at(1)).unwrap()), [""; 0]);
 }
@@ -417,8 +420,8 @@ fn with_counters_allocations_are_visited_and_then_curves_decide() {
     let mut keeper = keeper(&model, SHARING);
     let mut decided = Vec::new();
     for second in 0..80 {
-        let said = lines(&keeper.step(at(second)).unwrap());
-        decided.extend(said.into_iter().filter(|line| line.starts_with("decided")));
+        let reported = lines(&keeper.step(at(second)).unwrap());
+        decided.extend(reported.into_iter().filter(|line| line.starts_with("decided")));
     }
     assert!(
         decided[0].starts_with("decided by sharing, visiting allocation 1 to learn curves: masu-web 1f, masu-db 3e0")
@@ -435,8 +438,8 @@ fn without_partitions_what_is_shared_is_only_kept_in_the_cache() {
     let text = SHARING.replace("rest_ways = 2", "partition = \"off\"");
     let model = Model::new(2);
     let mut keeper = keeper(&model, &text);
-    let said = lines(&keeper.step(at(0)).unwrap());
-    assert!(said[3].starts_with("/shop in cache 0: 0 of 512 pages merged with ours"), "{said:?}");
+    let reported = lines(&keeper.step(at(0)).unwrap());
+    assert!(reported[3].starts_with("/shop in cache 0: 0 of 512 pages merged with ours"), "{reported:?}");
     assert!(model.0.borrow().steps.is_empty());
     assert_eq!(model.0.borrow().threads.len(), 1);
     // Half of the cache and no more.
@@ -447,8 +450,8 @@ fn without_partitions_what_is_shared_is_only_kept_in_the_cache() {
     answer.unwrap();
     assert!(events.is_empty() && model.0.borrow().threads.is_empty());
     model.0.borrow_mut().merging = false;
-    let trouble = Daemon::new(model, Config::parse("f", &text).unwrap()).unwrap_err();
-    assert_eq!(trouble.to_string(), "KSM is not running");
+    let error = Daemon::new(model, Config::parse("f", &text).unwrap()).unwrap_err();
+    assert_eq!(error.to_string(), "KSM is not running; `echo 1 > /sys/kernel/mm/ksm/run` starts it");
 }
 
 #[test]
@@ -474,7 +477,7 @@ fn what_others_make_meanwhile_is_left_alone_and_planned_around() {
     let model = Model::new(0);
     let mut keeper = keeper(&model, SHARING);
     keeper.step(at(0)).unwrap();
-    let theirs = super::super::steps::Present {
+    let theirs = super::super::steps::ObservedGroup {
         masks: [(CacheId(0), WayMask(0xc00)), (CacheId(1), WayMask(0xc00))].into(),
         threads: [Pid(77)].into(),
         ..Default::default()
@@ -490,9 +493,9 @@ fn what_others_make_meanwhile_is_left_alone_and_planned_around() {
     assert_eq!((full.labels(), full.threads_in("web")), (vec!["web".to_owned()], vec![10, 11, 20, 21]));
     let none = Model::new(0);
     none.0.borrow_mut().kernel.classes = 1;
-    let trouble = self::keeper(&none, SHARING).step(at(0)).unwrap_err();
+    let error = self::keeper(&none, SHARING).step(at(0)).unwrap_err();
     assert_eq!(
-        trouble.to_string(),
+        error.to_string(),
         "cannot make groups: 1 classes of service, the default group has one, other groups 0, needed: 1"
     );
 }

@@ -8,7 +8,7 @@ use crate::daemon::layout::{Group, Purpose};
 #[derive(Clone, Debug)]
 pub struct Kernel {
     /// Groups, including the default group.
-    pub groups: Standing,
+    pub groups: Observed,
     /// All ways.
     pub all: WayMask,
     /// Fewest ways of a mask.
@@ -18,7 +18,7 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    fn overlaps(&self, name: &str, masks: &Masks, among: impl Fn(&Present) -> bool) -> Option<String> {
+    fn overlaps(&self, name: &str, masks: &Masks, among: impl Fn(&ObservedGroup) -> bool) -> Option<String> {
         let others = self.groups.iter().filter(|(other, group)| *other != name && among(group));
         let mut hit = others
             .filter(|(_, group)| masks.iter().any(|(cache, mask)| group.masks[cache].overlaps(*mask)))
@@ -47,7 +47,7 @@ impl Kernel {
                 if masks.values().any(|mask| mask.ways() < self.ways_min || mask.is_empty()) {
                     return Err("no space".to_owned());
                 }
-                let new = Present { masks, ours: true, ..Present::default() };
+                let new = ObservedGroup { masks, ours: true, ..ObservedGroup::default() };
                 assert!(self.groups.insert(name.clone(), new).is_none(), "{name} is there already");
             }
             Step::Remove(name) => {
@@ -63,18 +63,18 @@ impl Kernel {
                 if let Some(other) = self.overlaps(name, masks, |group| group.exclusive || own.exclusive) {
                     return Err(format!("{name}: overlaps {other}"));
                 }
-                self.groups.insert(name.clone(), Present { masks: masks.clone(), ..own });
+                self.groups.insert(name.clone(), ObservedGroup { masks: masks.clone(), ..own });
             }
             Step::Exclusive(name, exclusive) => {
                 let own = present(name)?;
                 if *exclusive && let Some(other) = self.overlaps(name, &own.masks, |_| true) {
                     return Err(format!("{name}: overlaps {other}"));
                 }
-                self.groups.insert(name.clone(), Present { exclusive: *exclusive, ..own });
+                self.groups.insert(name.clone(), ObservedGroup { exclusive: *exclusive, ..own });
             }
             Step::Process(name, _, threads) => threads.iter().try_for_each(|thread| self.moves(name, *thread))?,
             Step::Thread(name, thread) => self.moves(name, *thread)?,
-            Step::Refilling(..) => {}
+            Step::WarmUp(..) => {}
         }
         Ok(())
     }
@@ -89,19 +89,19 @@ impl Kernel {
         Ok(())
     }
 
-    fn goes_to(&mut self, wanted: &Desired) -> Vec<Step> {
-        let steps = steps(&self.groups, wanted, &BTreeMap::new(), self.ways_min);
+    fn goes_to(&mut self, desired: &Desired) -> Vec<Step> {
+        let steps = diff(&self.groups, desired, &BTreeMap::new(), self.ways_min);
         for step in &steps {
             self.does(step).unwrap_or_else(|why| panic!("{step}: {why}, of {steps:#?}"));
         }
-        for group in &wanted.groups {
+        for group in &desired.groups {
             let there = &self.groups[&group.label];
             assert_eq!((&there.masks, there.exclusive), (&group.masks, group.exclusive), "{}", group.label);
             let threads: BTreeSet<Pid> = group.processes.values().flatten().copied().collect();
             assert_eq!(there.threads, threads, "{}", group.label);
         }
-        assert_eq!(self.groups[""].masks, wanted.rest);
-        assert_eq!(self.groups.values().filter(|group| group.ours).count(), wanted.groups.len());
+        assert_eq!(self.groups[""].masks, desired.default_masks);
+        assert_eq!(self.groups.values().filter(|group| group.ours).count(), desired.groups.len());
         steps
     }
 }
@@ -109,7 +109,7 @@ impl Kernel {
 /// Two caches with this number of ways each, without threads.
 pub fn kernel(ways: u32) -> Kernel {
     let all = WayMask::lowest(Ways(ways));
-    let default = Present { masks: both(all.0), ..Present::default() };
+    let default = ObservedGroup { masks: both(all.0), ..ObservedGroup::default() };
     Kernel { groups: [(String::new(), default)].into(), all, ways_min: Ways(1), classes: 16 }
 }
 
@@ -123,26 +123,26 @@ fn group(label: &str, mask: u64, exclusive: bool, threads: &[i32]) -> Group {
         masks: both(mask),
         exclusive,
         processes: threads.iter().map(|id| (Pid(*id), [Pid(*id)].into())).collect(),
-        refilled: BTreeSet::new(),
-        purpose: Purpose::Region(0),
+        warmed: BTreeSet::new(),
+        purpose: Purpose::SharedPartition(0),
     }
 }
 
-fn wanted(rest: u64, groups: Vec<Group>) -> Desired {
-    Desired { rest: both(rest), groups, notes: Vec::new() }
+fn desired(rest: u64, groups: Vec<Group>) -> Desired {
+    Desired { default_masks: both(rest), groups, notes: Vec::new() }
 }
 
 #[test]
 fn what_is_not_there_is_not_moved() {
-    let wanted = wanted(0xc00, vec![group("web", 0xf, false, &[7])]);
-    let steps = steps(&Standing::new(), &wanted, &BTreeMap::new(), Ways(1));
+    let desired = desired(0xc00, vec![group("web", 0xf, false, &[7])]);
+    let steps = diff(&Observed::new(), &desired, &BTreeMap::new(), Ways(1));
     assert!(steps.iter().all(|step| step.label() == "web"), "{steps:?}");
 }
 
 #[test]
 fn the_default_group_shrinks_first_and_threads_come_last() {
     let mut kernel = kernel(12);
-    let plan = wanted(0xc00, vec![group("web", 0xf, false, &[7, 8]), group("shared.shop", 0x300, true, &[])]);
+    let plan = desired(0xc00, vec![group("web", 0xf, false, &[7, 8]), group("shared.shop", 0x300, true, &[])]);
     let steps: Vec<String> = kernel.goes_to(&plan).iter().map(Step::to_string).collect();
     assert_eq!(
         steps,
@@ -164,10 +164,10 @@ fn the_default_group_shrinks_first_and_threads_come_last() {
 }
 
 #[test]
-fn a_region_and_a_group_that_change_places_pass_each_other() {
+fn a_shared_partition_and_a_group_that_change_places_pass_each_other() {
     let mut kernel = kernel(12);
-    kernel.goes_to(&wanted(0xc00, vec![group("a", 0x1f, false, &[1]), group("s", 0x3e0, true, &[2])]));
-    let steps = kernel.goes_to(&wanted(0xc00, vec![group("a", 0x3e0, false, &[1]), group("s", 0x1f, true, &[2])]));
+    kernel.goes_to(&desired(0xc00, vec![group("a", 0x1f, false, &[1]), group("s", 0x3e0, true, &[2])]));
+    let steps = kernel.goes_to(&desired(0xc00, vec![group("a", 0x3e0, false, &[1]), group("s", 0x1f, true, &[2])]));
     let said: Vec<String> = steps.iter().map(Step::to_string).collect();
     assert_eq!(said, ["give group masu-a ways c00", "give group masu-s ways 1f", "give group masu-a ways 3e0",]);
 }
@@ -175,24 +175,24 @@ fn a_region_and_a_group_that_change_places_pass_each_other() {
 #[test]
 fn who_left_a_program_leaves_its_group_and_foreign_groups_stay() {
     let mut kernel = kernel(12);
-    let foreign = Present { masks: both(0xf00), exclusive: false, threads: [Pid(99)].into(), ours: false };
-    kernel.groups.insert("theirs".to_owned(), foreign.clone());
-    kernel.goes_to(&wanted(0xc00, vec![group("a", 0xf, false, &[1, 2])]));
-    let steps = kernel.goes_to(&wanted(0xc00, vec![group("a", 0xf, false, &[2, 3])]));
+    let unmanaged = ObservedGroup { masks: both(0xf00), exclusive: false, threads: [Pid(99)].into(), ours: false };
+    kernel.groups.insert("theirs".to_owned(), unmanaged.clone());
+    kernel.goes_to(&desired(0xc00, vec![group("a", 0xf, false, &[1, 2])]));
+    let steps = kernel.goes_to(&desired(0xc00, vec![group("a", 0xf, false, &[2, 3])]));
     let said: Vec<String> = steps.iter().map(Step::to_string).collect();
     assert_eq!(said, ["put process 3 into group masu-a", "put thread 1 into the default group"]);
-    assert_eq!(kernel.groups["theirs"], foreign);
+    assert_eq!(kernel.groups["theirs"], unmanaged);
 }
 
 #[test]
 fn a_thread_of_ours_is_named_by_its_cache_until_it_is_there() {
-    let mut plan = wanted(0xc00, vec![group("s", 0xf, true, &[])]);
-    plan.groups[0].refilled = [CacheId(0)].into();
+    let mut plan = desired(0xc00, vec![group("s", 0xf, true, &[])]);
+    plan.groups[0].warmed = [CacheId(0)].into();
     let kernel = kernel(12);
-    let before = steps(&kernel.groups, &plan, &BTreeMap::new(), Ways(1));
-    assert_eq!(before.last(), Some(&Step::Refilling("s".to_owned(), CacheId(0))));
+    let before = diff(&kernel.groups, &plan, &BTreeMap::new(), Ways(1));
+    assert_eq!(before.last(), Some(&Step::WarmUp("s".to_owned(), CacheId(0))));
     let there = [(("s".to_owned(), CacheId(0)), Pid(50))].into();
-    let after = steps(&kernel.groups, &plan, &there, Ways(1));
+    let after = diff(&kernel.groups, &plan, &there, Ways(1));
     assert_eq!(after.last(), Some(&Step::Thread("s".to_owned(), Pid(50))));
 }
 
@@ -223,7 +223,7 @@ fn arrangement(ways: u32) -> impl Strategy<Value = Desired> {
                 group.masks.insert(CacheId(1), group.masks[&CacheId(0)]);
             }
         }
-        wanted(0b11 << (ways - 2), groups)
+        desired(0b11 << (ways - 2), groups)
     })
 }
 

@@ -30,7 +30,7 @@ pub struct Division {
     /// Programs, as bits, and their ways.
     groups: Vec<(u64, u32)>,
     /// Ways of the shared partition of each group; 0 is none. Shorter if the rest has none.
-    regions: Vec<u32>,
+    partitions: Vec<u32>,
 }
 
 impl Division {
@@ -49,22 +49,23 @@ impl Division {
             }
             groups.push((members, class.mask.ways().0));
         }
-        let mut regions = Vec::new();
-        for region in &plan.regions {
-            regions.resize(regions.len().max(region.set + 1), 0);
-            regions[region.set] = region.mask.ways().0;
+        let mut partitions = Vec::new();
+        for partition in &plan.partitions {
+            partitions.resize(partitions.len().max(partition.group + 1), 0);
+            partitions[partition.group] = partition.mask.ways().0;
         }
-        Some(Division { groups, regions })
+        Some(Division { groups, partitions })
     }
 }
 
 /// Equality of the groups, in any order.
 impl PartialEq for Division {
     fn eq(&self, other: &Division) -> bool {
-        let region = |of: &Division, set: usize| of.regions.get(set).copied().unwrap_or(0);
+        let partition = |of: &Division, set: usize| of.partitions.get(set).copied().unwrap_or(0);
         self.groups.len() == other.groups.len()
             && self.groups.iter().all(|group| other.groups.contains(group))
-            && (0..self.regions.len().max(other.regions.len())).all(|set| region(self, set) == region(other, set))
+            && (0..self.partitions.len().max(other.partitions.len()))
+                .all(|set| partition(self, set) == partition(other, set))
     }
 }
 
@@ -86,9 +87,9 @@ pub struct Search<'a> {
     /// Divisions to skip.
     tried: &'a [Division],
     plans_max: usize,
-    /// Content of groups, by programs, ways, and the ways of shared partitions (their index in `regions`).
+    /// Content of groups, by programs, ways, and the ways of shared partitions (their index in `partitions`).
     known: HashMap<(u64, u32, u32), Outcome, BuildHasherDefault<DefaultHasher>>,
-    regions: Vec<(Vec<u32>, Vec<f64>)>,
+    partitions: Vec<(Vec<u32>, Vec<f64>)>,
     /// Programs with shared data, as bits.
     sharing: u64,
     looked_at: usize,
@@ -104,7 +105,7 @@ impl<'a> Search<'a> {
             tried,
             plans_max: expected.settings.plans_max,
             known: HashMap::default(),
-            regions: Vec::new(),
+            partitions: Vec::new(),
             sharing: sharers.fold(0, |all, sharer| all | 1 << sharer.program),
             looked_at: 0,
         }
@@ -115,12 +116,12 @@ impl<'a> Search<'a> {
         let mut found = Vec::new();
         let plans_max = self.plans_max;
         let choices = self.choices();
-        for (nth, regions) in choices.iter().enumerate() {
+        for (nth, partitions) in choices.iter().enumerate() {
             // An equal part of the budget for each choice; its unused part goes to the next ones.
             self.plans_max = plans_max * (nth + 1) / choices.len();
             let mut begun: Vec<Judged> = Vec::new();
-            for start in self.own_starts(regions).into_iter().chain(starts.clone()) {
-                let Some(start) = self.with_regions(start, regions) else { continue };
+            for start in self.own_starts(partitions).into_iter().chain(starts.clone()) {
+                let Some(start) = self.with_partitions(start, partitions) else { continue };
                 if begun.iter().all(|other| other.division != start) {
                     begun.push(self.judge(start));
                 }
@@ -148,18 +149,18 @@ impl<'a> Search<'a> {
         order.sort_by(|a, b| wanted(b).total_cmp(&wanted(a)));
         let mut choices = vec![vec![0; sets.len()]];
         for part in [1.0, 0.5] {
-            let mut regions = vec![0; sets.len()];
+            let mut partitions = vec![0; sets.len()];
             for set in &order {
-                let mut regions_of_one = vec![Ways(0); sets.len()];
+                let mut partitions_of_one = vec![Ways(0); sets.len()];
                 let mut holds = |ways: &u32| {
-                    regions_of_one[*set] = Ways(*ways);
-                    1.0 - self.model.outside(&regions_of_one)[*set] >= part * MOST
+                    partitions_of_one[*set] = Ways(*ways);
+                    1.0 - self.model.outside(&partitions_of_one)[*set] >= part * MOST
                 };
-                let left = room.saturating_sub(regions.iter().sum());
+                let left = room.saturating_sub(partitions.iter().sum());
                 let ways = (least..=left).find(&mut holds).unwrap_or(left);
-                if ways >= least && partitions_max(cache) > regions.iter().filter(|ways| **ways > 0).count() + 1 {
-                    regions[*set] = ways;
-                    choices.push(regions.clone());
+                if ways >= least && partitions_max(cache) > partitions.iter().filter(|ways| **ways > 0).count() + 1 {
+                    partitions[*set] = ways;
+                    choices.push(partitions.clone());
                 }
             }
         }
@@ -169,11 +170,11 @@ impl<'a> Search<'a> {
 
     /// Own initial divisions: each program alone, or the greatest possible number of groups, and ways one by one to
     /// the slowest.
-    fn own_starts(&mut self, regions: &[u32]) -> Vec<Division> {
+    fn own_starts(&mut self, partitions: &[u32]) -> Vec<Division> {
         let cache = &self.expected.situation.cache;
         let least = ways_least(cache).0;
-        let left = cache.usable.ways().0.saturating_sub(regions.iter().sum());
-        let used = regions.iter().filter(|ways| **ways > 0).count();
+        let left = cache.usable.ways().0.saturating_sub(partitions.iter().sum());
+        let used = partitions.iter().filter(|ways| **ways > 0).count();
         let most = (cache.classes_max.max(1).saturating_sub(used)).min((left / least) as usize);
         if most == 0 {
             return Vec::new();
@@ -194,7 +195,7 @@ impl<'a> Search<'a> {
                 last.0 |= 1 << program;
             }
         }
-        let mut judged = self.judge(Division { groups, regions: regions.to_vec() });
+        let mut judged = self.judge(Division { groups, partitions: partitions.to_vec() });
         let mut spare = left - least * fits::<_, u32>(judged.division.groups.len());
         while spare > 0 {
             let worst = self.group_of(&judged, true);
@@ -218,11 +219,11 @@ impl<'a> Search<'a> {
 
     /// Division with these shared partitions: groups give ways, the widest first, and the narrowest are merged if
     /// there are too many. `None` without enough ways.
-    fn with_regions(&self, mut division: Division, regions: &[u32]) -> Option<Division> {
+    fn with_partitions(&self, mut division: Division, partitions: &[u32]) -> Option<Division> {
         let cache = &self.expected.situation.cache;
         let least = ways_least(cache).0;
-        let left = cache.usable.ways().0.checked_sub(regions.iter().sum())?;
-        let used = regions.iter().filter(|ways| **ways > 0).count();
+        let left = cache.usable.ways().0.checked_sub(partitions.iter().sum())?;
+        let used = partitions.iter().filter(|ways| **ways > 0).count();
         let most = cache.classes_max.max(1).checked_sub(used)?.min((left / least) as usize);
         if most == 0 {
             return None;
@@ -240,19 +241,19 @@ impl<'a> Search<'a> {
         }
         let spare = left - total(groups);
         groups.iter_mut().max_by_key(|(_, ways)| *ways)?.1 += spare;
-        division.regions = regions.to_vec();
+        division.partitions = partitions.to_vec();
         Some(division)
     }
 
     fn judge(&mut self, division: Division) -> Judged {
         self.looked_at += 1;
-        let regions = self.regions_of(&division.regions);
+        let partitions = self.partitions_of(&division.partitions);
         let mut all = Outcome::default();
         let mut sure = vec![false; self.expected.situation.programs.len()];
         for (group, ways) in &division.groups {
-            let key = (*group, *ways, if group & self.sharing == 0 { 0 } else { regions });
+            let key = (*group, *ways, if group & self.sharing == 0 { 0 } else { partitions });
             if !self.known.contains_key(&key) {
-                let outside = &self.regions[regions as usize].1;
+                let outside = &self.partitions[partitions as usize].1;
                 let outcome = self.model.outcome(&[(WayMask::lowest(Ways(*ways)), &members(*group))], outside);
                 self.known.insert(key, outcome);
             }
@@ -272,11 +273,11 @@ impl<'a> Search<'a> {
     }
 
     /// Index of these shared partitions among the known ones.
-    fn regions_of(&mut self, regions: &[u32]) -> u32 {
-        let at = self.regions.iter().position(|(other, _)| other == regions).unwrap_or_else(|| {
-            let ways: Vec<Ways> = regions.iter().map(|ways| Ways(*ways)).collect();
-            self.regions.push((regions.to_vec(), self.model.outside(&ways)));
-            self.regions.len() - 1
+    fn partitions_of(&mut self, partitions: &[u32]) -> u32 {
+        let at = self.partitions.iter().position(|(other, _)| other == partitions).unwrap_or_else(|| {
+            let ways: Vec<Ways> = partitions.iter().map(|ways| Ways(*ways)).collect();
+            self.partitions.push((partitions.to_vec(), self.model.outside(&ways)));
+            self.partitions.len() - 1
         });
         fits(at)
     }
@@ -314,9 +315,9 @@ impl<'a> Search<'a> {
 
     fn plan(&self, division: &Division) -> Plan {
         let classes: Vec<_> = division.groups.iter().map(|(group, ways)| (Ways(*ways), members(*group))).collect();
-        let regions = division.regions.iter().enumerate().filter(|(_, ways)| **ways > 0);
-        let regions: Vec<_> = regions.map(|(set, ways)| (Ways(*ways), set)).collect();
-        side_by_side(&self.expected.situation.cache, &classes, &regions)
+        let partitions = division.partitions.iter().enumerate().filter(|(_, ways)| **ways > 0);
+        let partitions: Vec<_> = partitions.map(|(set, ways)| (Ways(*ways), set)).collect();
+        side_by_side(&self.expected.situation.cache, &classes, &partitions)
     }
 }
 
@@ -326,11 +327,11 @@ enum Step {
     Ways,
     Members,
     Merged,
-    Regions,
+    Partitions,
 }
 
 impl Step {
-    const ALL: [Step; 4] = [Step::Ways, Step::Members, Step::Merged, Step::Regions];
+    const ALL: [Step; 4] = [Step::Ways, Step::Members, Step::Merged, Step::Partitions];
 }
 
 /// Divisions one step away from this one.
@@ -348,7 +349,7 @@ impl Neighbours<'_> {
             Step::Ways => self.ways(&mut found),
             Step::Members => self.members(&mut found),
             Step::Merged => self.merged(&mut found),
-            Step::Regions => self.regions(&mut found),
+            Step::Partitions => self.partitions(&mut found),
         }
         found
     }
@@ -358,8 +359,8 @@ impl Neighbours<'_> {
     }
 
     fn has_class(&self) -> bool {
-        let regions = self.of.regions.iter().filter(|ways| **ways > 0).count();
-        self.of.groups.len() + regions < self.cache.classes_max
+        let partitions = self.of.partitions.iter().filter(|ways| **ways > 0).count();
+        self.of.groups.len() + partitions < self.cache.classes_max
     }
 
     /// Ways that a group may give.
@@ -450,13 +451,13 @@ impl Neighbours<'_> {
 
     /// Ways from shared partitions to the slowest, or from the fastest or the widest to them; a partition without
     /// ways is removed.
-    fn regions(&self, found: &mut Vec<Division>) {
+    fn partitions(&self, found: &mut Vec<Division>) {
         let widest = (0..self.of.groups.len()).max_by_key(|group| self.of.groups[*group].1).unwrap_or(0);
-        for (set, has) in self.of.regions.iter().enumerate() {
+        for (set, has) in self.of.partitions.iter().enumerate() {
             for ways in 1..=STEP_MAX.min(*has) {
                 if has - ways >= self.least() || has == &ways {
                     let mut next = self.of.clone();
-                    next.regions[set] -= ways;
+                    next.partitions[set] -= ways;
                     next.groups[self.worst].1 += ways;
                     found.push(next);
                 }
@@ -465,7 +466,7 @@ impl Neighbours<'_> {
                 for ways in 1..=self.spare(from) {
                     if has + ways >= self.least() && (*has > 0 || self.has_class()) {
                         let mut next = self.of.clone();
-                        next.regions[set] += ways;
+                        next.partitions[set] += ways;
                         next.groups[from].1 -= ways;
                         found.push(next);
                     }

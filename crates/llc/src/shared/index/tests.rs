@@ -59,12 +59,12 @@ fn frames_with_the_same_sharers_are_one_set_and_what_saves_most_comes_first() {
 fn a_page_that_was_written_one_that_moved_and_a_process_that_ended_are_taken_over() {
     let mut index = example();
     let look = [(Pid(10), pages(&[(1, 7), (3, 9), (4, 5), (5, 5)])), (Pid(11), pages(&[(1, 7), (2, 8), (9, 4)]))];
-    assert_eq!(index.update(look.clone()), Changed { come: 1, gone: 3 });
+    assert_eq!(index.update(look.clone()), Changed { added: 1, removed: 3 });
     let mut fresh = Index::default();
     fresh.update(look.clone());
     assert_eq!(index, fresh);
     assert_eq!(index.update(look), Changed::default());
-    assert_eq!(index.update([]), Changed { come: 0, gone: 7 });
+    assert_eq!(index.update([]), Changed { added: 0, removed: 7 });
     assert_eq!(index, Index::default());
 }
 
@@ -117,8 +117,8 @@ proptest! {
             let changed = index.update(model.iter().map(|(pid, of)| (*pid, pages(of))));
             let now: BTreeSet<(Pid, MergedPage)> =
                 model.iter().flat_map(|(pid, of)| pages(of).into_iter().map(move |page| (*pid, page))).collect();
-            prop_assert_eq!(changed.come, now.difference(&before).count() as u64);
-            prop_assert_eq!(changed.gone, before.difference(&now).count() as u64);
+            prop_assert_eq!(changed.added, now.difference(&before).count() as u64);
+            prop_assert_eq!(changed.removed, before.difference(&now).count() as u64);
             agrees(&index, &model)?;
         }
     }

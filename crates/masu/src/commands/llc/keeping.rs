@@ -5,10 +5,10 @@ use std::path::Path;
 use linux::journal::HostSettings;
 use linux::resctrl::{Absent, Failed, Resctrl, Why};
 use linux::{Error, Rooted};
-use llc::daemon::act::{Place, Unusable, name_of};
+use llc::daemon::act::{Mount, Unusable, name_of};
 use llc::daemon::allocatable_ways::Unfit;
 use llc::daemon::config::{Config, NoConfig};
-use llc::daemon::control_loop::{Daemon, Refused, Trouble};
+use llc::daemon::control_loop::{Daemon, LoopError, Refused};
 use llc::daemon::host::Host;
 use llc::daemon::steps::Step;
 
@@ -44,7 +44,7 @@ pub fn config(file: &Path) -> Result<Config, Failure> {
 }
 
 /// The resctrl mount, if the configuration asks for partitions.
-pub fn place(config: &Config, directory: Option<&Path>) -> Result<Option<Place<'static, Rooted>>, Failure> {
+pub fn place(config: &Config, directory: Option<&Path>) -> Result<Option<Mount<'static, Rooted>>, Failure> {
     if !config.partition {
         return Ok(None);
     }
@@ -59,7 +59,7 @@ pub fn place(config: &Config, directory: Option<&Path>) -> Result<Option<Place<'
         }
     };
     let resctrl = found.map_err(|absent| at_absent(&absent))?;
-    let place = Place::look(&*HOST, resctrl).map_err(|unusable| match &unusable {
+    let place = Mount::look(&*HOST, resctrl).map_err(|unusable| match &unusable {
         Unusable::NoCache => Failure::new(&unusable)
             .remedy("This processor only counts. With partition = \"off\" masu keeps what is shared in the cache."),
         Unusable::Failed(failed) => at_call(failed),
@@ -102,19 +102,19 @@ pub fn keeper(
         }
         _ => at_host(&error),
     })?;
-    Daemon::new(host, config.clone()).map_err(|trouble| at_trouble(&trouble))
+    Daemon::new(host, config.clone()).map_err(|error| at_trouble(&error))
 }
 
 /// An error of the control loop, with a remedy.
-pub fn at_trouble(trouble: &Trouble) -> Failure {
-    match trouble {
-        Trouble::Unfit(unfit) => at_unfit(unfit),
-        Trouble::TooMany(_) => Failure::new(trouble)
+pub fn at_trouble(error: &LoopError) -> Failure {
+    match error {
+        LoopError::Unfit(unfit) => at_unfit(unfit),
+        LoopError::TooMany(_) => Failure::new(error)
             .remedy("Without l3 = […] programs can share groups; or remove groups that nobody uses any more."),
-        Trouble::Step(refused) => at_step(refused),
-        Trouble::Unread(failed) => at_call(failed),
-        Trouble::Unseen(error) => at_host(error),
-        Trouble::Nothing(why) => Failure::new(format!("cannot keep shared pages in the cache: {why}"))
+        LoopError::Step(refused) => at_step(refused),
+        LoopError::Unread(failed) => at_call(failed),
+        LoopError::Unseen(error) => at_host(error),
+        LoopError::Nothing(why) => Failure::new(format!("cannot keep shared pages in the cache: {why}"))
             .remedy("partition = \"off\" leaves nothing else to do; `masu llc shared` says what is shared."),
     }
 }

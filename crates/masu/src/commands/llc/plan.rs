@@ -40,7 +40,7 @@ pub fn run(task: &PlanTask) -> Result<Done, Failure> {
     }
     let unturned = HostSettings::open(&*HOST, Path::new(DIRECTORY)).map_err(|error| at_host(&error))?;
     let mut keeper = keeper(&config, task.resctrl.as_deref(), unturned, || false)?;
-    let (events, steps) = keeper.plan(Duration::ZERO).map_err(|trouble| at_trouble(&trouble))?;
+    let (events, steps) = keeper.plan(Duration::ZERO).map_err(|error| at_trouble(&error))?;
     let mut report = Report { policy: config.policy.to_string(), ..Report::default() };
     for event in events {
         match event {
@@ -54,7 +54,7 @@ pub fn run(task: &PlanTask) -> Result<Done, Failure> {
             _ => {}
         }
     }
-    if let Some(place) = keeper.world().place() {
+    if let Some(place) = keeper.host().mount() {
         report.writes = steps.iter().flat_map(|step| writes(step, place)).collect();
     }
     let mut out = print::out();

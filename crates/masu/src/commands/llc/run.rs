@@ -45,7 +45,7 @@ pub fn run(task: &LlcRunTask) -> Result<Done, Failure> {
     }
     let read = out.lines.end(PATIENCE, || failed || told_to_end.is_set());
     outcome?;
-    ended.map_err(|trouble| at_trouble(&trouble))?;
+    ended.map_err(|error| at_trouble(&error))?;
     told?;
     read?;
     Ok(if summary.failures > 0 { Done::InPart } else { Done::Whole })
@@ -62,7 +62,7 @@ fn attend(
     let mut ready = false;
     while !clock.is_stopped() {
         let now = clock.now();
-        let events = keeper.step(now).map_err(|trouble| at_trouble(&trouble))?;
+        let events = keeper.step(now).map_err(|error| at_trouble(&error))?;
         if !ready {
             out.ready(config)?;
             ready = true;

@@ -35,9 +35,9 @@ pub fn run(task: &SharedTask) -> Result<Done, Failure> {
         DomainBy::Uid => By::Uid,
     };
     let observer = Observer::new(by, BTreeSet::from([Pid::own()])).map_err(|error| at_frames(&error))?;
-    let mut looks = Looks { whom, by, observer, in_part: false };
-    repeat::looks(task.watch, task.json, |out| looks.look(out, task.json))?;
-    Ok(if looks.in_part { Done::InPart } else { done })
+    let mut scans = Scans { whom, by, observer, in_part: false };
+    repeat::looks(task.watch, task.json, |out| scans.scan(out, task.json))?;
+    Ok(if scans.in_part { Done::InPart } else { done })
 }
 
 /// Scope of the report.
@@ -89,7 +89,7 @@ fn runs(process: &OwnedFd) -> bool {
 }
 
 /// A single report, or a series.
-struct Looks {
+struct Scans {
     whom: Whom,
     by: By,
     observer: Observer,
@@ -97,9 +97,9 @@ struct Looks {
     in_part: bool,
 }
 
-impl Looks {
+impl Scans {
     /// Prints a report. False when no further one can follow.
-    fn look(&mut self, out: &mut Vec<u8>, json: bool) -> Result<bool, Failure> {
+    fn scan(&mut self, out: &mut Vec<u8>, json: bool) -> Result<bool, Failure> {
         let of = self.whom.now()?;
         if let (Whom::Processes(_), Some(of)) = (&self.whom, &of)
             && of.is_empty()
@@ -107,10 +107,10 @@ impl Looks {
             return Ok(false); // Watching ends with the last process.
         }
         self.observer.leave_out(keepers(&HOST)?);
-        let look = self.observer.look(&*HOST).map_err(|error| at_frames(&error))?;
+        let scan = self.observer.scan(&*HOST).map_err(|error| at_frames(&error))?;
         let kernel = ksm::host(&*HOST).map_err(|error| at_ksm(&error))?;
         let frames = Frames::of(&self.observer, of.as_ref());
-        let report = Report::of(frames, &look, self.by, kernel);
+        let report = Report::of(frames, &scan, self.by, kernel);
         self.in_part |= !report.not_read.is_empty();
         if json {
             serde_json::to_writer(&mut *out, &WithFrames { frames, report: &report })?;
@@ -237,7 +237,7 @@ fn nothing(report: &Report, of: Option<&BTreeSet<Pid>>) -> String {
                 "no pages {whose} merged: KSM has parted them all (/sys/kernel/mm/ksm/run is {run}); `echo 1` there turns it on."
             )
         }
-        ksm::Run::Merging if report.look.processes == 0 => format!(
+        ksm::Run::Merging if report.scan.processes == 0 => format!(
             "no pages {whose} merged: no process has offered any (madvise MADV_MERGEABLE, prctl PR_SET_MEMORY_MERGE)."
         ),
         ksm::Run::Merging => {

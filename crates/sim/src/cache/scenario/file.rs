@@ -87,7 +87,7 @@ use super::{Amount, Condition, Fixed, Interleave, Partition, Scenario, Set, Size
 use crate::cache::machine::{Build, Level};
 use crate::cache::refill::{Mode, Settings};
 use crate::cache::set_associative::{LINE, Replacement, Shape};
-use llc::policy::Region;
+use llc::policy::SharedPartition;
 
 mod programs;
 mod raw;
@@ -480,12 +480,12 @@ impl Reader<'_> {
             if fixed.masks.iter().any(|other| other.overlaps(mask)) {
                 return Err(self.bad(at, format!("mask = {mask}: expected ways for the region that no program has")));
             }
-            if fixed.regions.iter().any(|other| other.mask.overlaps(mask) || other.set == set) {
+            if fixed.regions.iter().any(|other| other.mask.overlaps(mask) || other.group == set) {
                 return Err(
                     self.bad(at, format!("mask = {mask}: expected one region for each set, and ways of its own"))
                 );
             }
-            fixed.regions.push(Region { mask, set });
+            fixed.regions.push(SharedPartition { mask, group: set });
         }
         let classes = fixed.plan().classes.len() + fixed.regions.len();
         if classes > scenario.classes_max {

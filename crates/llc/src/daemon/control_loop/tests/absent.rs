@@ -7,8 +7,11 @@ fn while_nobody_is_there_the_default_group_keeps_its_ways() {
     let model = Model::new(0);
     model.0.borrow_mut().programs = vec![Vec::new(), Vec::new()];
     let mut keeper = keeper(&model, SHARING);
-    let said = lines(&keeper.step(at(0)).unwrap());
-    assert_eq!(said.last().unwrap(), "decided by sharing, with no program to divide between: the rest fff");
+    let reported = lines(&keeper.step(at(0)).unwrap());
+    assert_eq!(
+        reported.last().unwrap(),
+        "decided by sharing, with no program to divide between: the default group fff"
+    );
     assert_eq!((model.ways(""), model.0.borrow().steps.len()), (0xfff, 0));
     model.0.borrow_mut().programs[1] = vec![(20, vec![20])];
     keeper.step(at(1)).unwrap();
@@ -21,8 +24,8 @@ fn when_the_file_system_is_unmounted_it_ends_and_nothing_is_left_to_put_back() {
     let mut keeper = keeper(&model, SHARING);
     keeper.step(at(0)).unwrap();
     model.0.borrow_mut().unmounted = true;
-    let trouble = keeper.step(at(1)).unwrap_err();
-    assert!(matches!(&trouble, Trouble::Unread(failed) if failed.is_gone()), "{trouble}");
+    let error = keeper.step(at(1)).unwrap_err();
+    assert!(matches!(&error, LoopError::Unread(failed) if failed.is_gone()), "{error}");
     let (_, events, answer) = keeper.finish();
     answer.unwrap();
     assert_eq!(lines(&events), [""; 0]);
@@ -30,12 +33,17 @@ fn when_the_file_system_is_unmounted_it_ends_and_nothing_is_left_to_put_back() {
 }
 
 #[test]
-fn without_ksm_there_is_no_region_and_with_it_there_is_one() {
+fn without_ksm_there_is_no_shared_partition_and_with_it_there_is_one() {
     let model = Model::new(2);
     model.0.borrow_mut().merging = false;
     let mut keeper = keeper(&model, SHARING);
-    let said = lines(&keeper.step(at(0)).unwrap());
-    assert!(said.contains(&"without regions for what is shared: KSM is not running".to_owned()), "{said:?}");
+    let reported = lines(&keeper.step(at(0)).unwrap());
+    assert!(
+        reported.contains(
+            &"without shared partitions: KSM is not running; `echo 1 > /sys/kernel/mm/ksm/run` starts it".to_owned()
+        ),
+        "{reported:?}"
+    );
     assert_eq!(
         (model.labels(), model.ways("web"), model.ways("db")),
         (vec!["db".to_owned(), "web".to_owned()], 0x1f, 0x3e0)
@@ -51,10 +59,10 @@ fn without_ksm_there_is_no_region_and_with_it_there_is_one() {
 }
 
 #[test]
-fn what_has_no_room_in_a_region_is_told() {
+fn what_has_no_room_in_a_shared_partition_is_told() {
     let model = Model::new(5);
     let mut keeper = keeper(&model, &SHARING.replace("rest_ways = 2", "rest_ways = 2\n[region]\nways_max = 2"));
-    let said = lines(&keeper.step(at(0)).unwrap());
-    let told = "without a part of what is shared in masu-shared.shop: it has room for 512 of 1280 pages";
-    assert!(said.contains(&told.to_owned()), "{said:#?}");
+    let reported = lines(&keeper.step(at(0)).unwrap());
+    let last_reported = "without a part of what is shared in masu-shared.shop: it holds 512 of 1280 pages";
+    assert!(reported.contains(&last_reported.to_owned()), "{reported:#?}");
 }

@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 
-use super::super::super::steps::Present;
+use super::super::super::steps::ObservedGroup;
 use super::*;
 
 /// Event between two steps.
@@ -40,9 +40,9 @@ fn happens() -> impl Strategy<Value = Happens> {
     ]
 }
 
-fn set(domain: &str, pages: u64, at: u64) -> Set {
+fn set(domain: &str, pages: u64, at: u64) -> SharedFrames {
     let page = |page: u64| PageOf { pid: Pid(10), address: Address((at + page) * 4096) };
-    Set { domain: domain.into(), sharers: [0, 1].into(), pages: (0..pages).map(page).collect() }
+    SharedFrames { domain: domain.into(), sharers: [0, 1].into(), pages: (0..pages).map(page).collect() }
 }
 
 fn happen(host: &mut Host, what: Happens) {
@@ -58,15 +58,15 @@ fn happen(host: &mut Host, what: Happens) {
                 .flatten()
                 .flat_map(|(_, threads)| threads.iter().map(|thread| Pid(*thread)))
                 .collect();
-            let refilling: BTreeSet<Pid> = host.threads.values().map(|(thread, ..)| *thread).collect();
+            let warming: BTreeSet<Pid> = host.threads.values().map(|(thread, ..)| *thread).collect();
             for group in host.kernel.groups.values_mut().filter(|group| group.ours) {
-                group.threads.retain(|thread| alive.contains(thread) || refilling.contains(thread));
+                group.threads.retain(|thread| alive.contains(thread) || warming.contains(thread));
             }
         }
         Happens::Shared(one, other) => {
             let all = [set("/shop", one * 200, 0), set("/mail", other * 200, 1 << 20)];
             let sets = all.into_iter().filter(|set| !set.pages.is_empty()).collect();
-            host.sets = Sets { sets, crossing: Pages(one), ..Sets::default() };
+            host.sets = SharingGroups { sets, crossing: Pages(one), ..SharingGroups::default() };
         }
         Happens::Merging(merging) => host.merging = merging,
         Happens::Theirs(mask, exclusive) => {
@@ -77,7 +77,9 @@ fn happen(host: &mut Host, what: Happens) {
                 });
             if lets {
                 let threads = [Pid(77)].into();
-                host.kernel.groups.insert("theirs".to_owned(), Present { masks, exclusive, threads, ours: false });
+                host.kernel
+                    .groups
+                    .insert("theirs".to_owned(), ObservedGroup { masks, exclusive, threads, ours: false });
             }
         }
         Happens::NoTheirs => drop(host.kernel.groups.remove("theirs")),

@@ -28,8 +28,8 @@ fn what_is_measured_corrects_the_curves() {
     );
     let mut decided = Vec::new();
     for second in 0..100 {
-        let said = lines(&keeper.step(at(second)).unwrap());
-        decided.extend(said.into_iter().filter(|line| line.starts_with("decided")));
+        let reported = lines(&keeper.step(at(second)).unwrap());
+        decided.extend(reported.into_iter().filter(|line| line.starts_with("decided")));
     }
     assert!(decided[0].contains("measuring without partitions first: masu-web 3ff"), "{decided:#?}");
     assert!(
@@ -45,8 +45,8 @@ fn what_is_measured_corrects_the_curves() {
     assert!(web > db && unfairness(web, db) < unfairness(Ways(5), Ways(5)), "{decided:#?}");
     let settled = decided.len();
     for second in 100..200 {
-        let said = lines(&keeper.step(at(second)).unwrap());
-        assert!(!said.iter().any(|line| line.starts_with("decided")), "{said:?}");
+        let reported = lines(&keeper.step(at(second)).unwrap());
+        assert!(!reported.iter().any(|line| line.starts_with("decided")), "{reported:?}");
     }
     assert!((2..20).contains(&settled));
     // Another program ends: a program alone has nothing to be measured against.
@@ -89,11 +89,11 @@ fn when_something_else_changes_it_is_not_measured_without_partitions_again() {
         if second == 5 {
             // An unmanaged group is made, before the first period has ended.
             let masks = [(CacheId(0), WayMask(1)), (CacheId(1), WayMask(1))].into();
-            let theirs = super::super::super::steps::Present { masks, ..Default::default() };
+            let theirs = super::super::super::steps::ObservedGroup { masks, ..Default::default() };
             model.0.borrow_mut().kernel.groups.insert("theirs".to_owned(), theirs);
         }
-        let said = lines(&keeper.step(at(second)).unwrap());
-        decided.extend(said.into_iter().filter(|line| line.starts_with("decided")));
+        let reported = lines(&keeper.step(at(second)).unwrap());
+        decided.extend(reported.into_iter().filter(|line| line.starts_with("decided")));
     }
     assert_eq!(decided.len(), 2, "{decided:#?}");
     assert!(decided[0].contains("measuring without partitions first"), "{decided:#?}");
@@ -104,10 +104,10 @@ fn when_something_else_changes_it_is_not_measured_without_partitions_again() {
 fn without_counts_or_with_somebody_idle_curves_alone_decide() {
     let model = Model::new(0);
     let mut keeper = keeper(&model, ALIKE);
-    let said = lines(&keeper.step(at(0)).unwrap());
+    let reported = lines(&keeper.step(at(0)).unwrap());
     assert!(
-        said.iter().any(|line| line.contains("by curves of the configuration: masu-web 1f, masu-db 3e0")),
-        "{said:?}"
+        reported.iter().any(|line| line.contains("by curves of the configuration: masu-web 1f, masu-db 3e0")),
+        "{reported:?}"
     );
     // The counters appear, and disappear during the measurement.
     model.0.borrow_mut().misses = Some(|_, _| 1);
@@ -115,9 +115,9 @@ fn without_counts_or_with_somebody_idle_curves_alone_decide() {
     model.0.borrow_mut().programs[1].clear();
     keeper.step(at(1)).unwrap();
     model.0.borrow_mut().programs[1] = vec![(20, vec![20])];
-    let said = lines(&keeper.step(at(2)).unwrap());
-    assert!(said.iter().any(|line| line.contains("measuring without partitions first")), "{said:?}");
+    let reported = lines(&keeper.step(at(2)).unwrap());
+    assert!(reported.iter().any(|line| line.contains("measuring without partitions first")), "{reported:?}");
     model.0.borrow_mut().misses = None;
-    let said = lines(&keeper.step(at(3)).unwrap());
-    assert!(said.iter().any(|line| line.contains("by curves of the configuration: masu-web")), "{said:?}");
+    let reported = lines(&keeper.step(at(3)).unwrap());
+    assert!(reported.iter().any(|line| line.contains("by curves of the configuration: masu-web")), "{reported:?}");
 }

@@ -3,7 +3,7 @@
 use super::*;
 
 /// The sharing group of 2 MiB; its first page is now shared across domains.
-fn crossing() -> Sets {
+fn crossing() -> SharingGroups {
     let mut sets = shares(2);
     let page = sets.sets[0].pages.remove(0);
     sets.crossing = Pages(1);
@@ -12,7 +12,7 @@ fn crossing() -> Sets {
 }
 
 #[test]
-fn a_page_that_others_come_to_see_leaves_its_region_at_once() {
+fn a_page_that_others_come_to_see_leaves_its_shared_partition_at_once() {
     for partitions in [true, false] {
         let model = Model::new(2);
         model.0.borrow_mut().partitions = partitions;
@@ -30,25 +30,26 @@ fn a_page_that_others_come_to_see_leaves_its_region_at_once() {
 }
 
 #[test]
-fn where_somebody_cannot_be_looked_at_nothing_is_in_a_region_and_the_reason_is_said() {
+fn where_somebody_cannot_be_looked_at_nothing_is_in_a_shared_partition_and_the_reason_is_said() {
     let model = Model::new(2);
     let mut keeper = keeper(&model, SHARING);
     keeper.step(at(0)).unwrap();
-    model.0.borrow_mut().sets = Sets { unread: Some("process 7 cannot be looked at".to_owned()), ..Sets::default() };
-    let said = lines(&keeper.step(at(1)).unwrap());
-    assert!(said.iter().any(|line| line.contains("process 7 cannot be looked at")), "{said:?}");
+    model.0.borrow_mut().sets =
+        SharingGroups { unread: Some("process 7 cannot be looked at".to_owned()), ..SharingGroups::default() };
+    let reported = lines(&keeper.step(at(1)).unwrap());
+    assert!(reported.iter().any(|line| line.contains("process 7 cannot be looked at")), "{reported:?}");
     assert!(model.0.borrow().threads.is_empty());
 }
 
 #[test]
-fn a_process_that_gives_no_answer_is_named_and_the_others_keep_their_regions() {
+fn a_process_that_gives_no_answer_is_named_and_the_others_keep_their_shared_partitions() {
     let model = Model::new(2);
     let mut keeper = keeper(&model, SHARING);
     keeper.step(at(0)).unwrap();
     let passed_over = Some("process 7: no answer in time".to_owned());
-    model.0.borrow_mut().sets = Sets { passed_over, ..shares(2) };
-    let said = lines(&keeper.step(at(1)).unwrap());
-    assert!(said.iter().any(|line| line.contains("process 7: no answer in time")), "{said:?}");
+    model.0.borrow_mut().sets = SharingGroups { passed_over, ..shares(2) };
+    let reported = lines(&keeper.step(at(1)).unwrap());
+    assert!(reported.iter().any(|line| line.contains("process 7: no answer in time")), "{reported:?}");
     assert_eq!(model.threads_in("shared.shop"), [901]);
 }
 

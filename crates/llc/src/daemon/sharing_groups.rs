@@ -17,7 +17,7 @@ use crate::shared::index::{Frame, Index};
 
 /// Frames shared within one domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Set {
+pub struct SharedFrames {
     /// Trust domain.
     pub domain: Untrusted,
     /// Programs, by their indices in the configuration: at least two.
@@ -26,7 +26,7 @@ pub struct Set {
     pub pages: Vec<PageOf>,
 }
 
-impl Set {
+impl SharedFrames {
     /// Size of the group.
     pub fn bytes(&self) -> Bytes {
         Pages(self.pages.len() as u64).bytes()
@@ -35,9 +35,9 @@ impl Set {
 
 /// All sharing groups.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Sets {
+pub struct SharingGroups {
     /// Groups by domain.
-    pub sets: Vec<Set>,
+    pub sets: Vec<SharedFrames>,
     /// Frames shared by a configured program and a process of another domain.
     pub crossing: Pages,
     /// Pages of configured programs in such frames: none of them stays in a shared partition.
@@ -50,17 +50,21 @@ pub struct Sets {
 }
 
 /// Identity of the sharers, as input of the groups.
-pub struct Who<'w> {
+pub struct Identities<'w> {
     program_of: BTreeMap<Pid, usize>,
     labels: Vec<Option<&'w str>>,
     members: &'w BTreeMap<Pid, Member>,
 }
 
-impl<'w> Who<'w> {
+impl<'w> Identities<'w> {
     /// The programs' processes, their labels, and the members found for all sharing processes.
-    pub fn new(programs: &[Processes], labels: Vec<Option<&'w str>>, members: &'w BTreeMap<Pid, Member>) -> Who<'w> {
+    pub fn new(
+        programs: &[Processes],
+        labels: Vec<Option<&'w str>>,
+        members: &'w BTreeMap<Pid, Member>,
+    ) -> Identities<'w> {
         let program_of = programs.iter().enumerate().flat_map(|(nth, of)| of.keys().map(move |pid| (*pid, nth)));
-        Who { program_of: program_of.collect(), labels, members }
+        Identities { program_of: program_of.collect(), labels, members }
     }
 
     /// Domain of a process: a label differs from a control group of the same name.
@@ -74,10 +78,10 @@ impl<'w> Who<'w> {
 }
 
 /// Sharing groups of these programs.
-pub fn sets(index: &Index, who: &Who<'_>) -> Sets {
+pub fn sets(index: &Index, who: &Identities<'_>) -> SharingGroups {
     // Sharers, and pages with the number of programs that have each.
     type Found = (BTreeSet<usize>, Vec<(usize, PageOf)>);
-    let mut found = Sets::default();
+    let mut found = SharingGroups::default();
     let mut by_domain: BTreeMap<(bool, &[u8]), Found> = BTreeMap::new();
     for frame in index.frames() {
         let programs: BTreeSet<usize> = frame.processes().filter_map(|pid| who.program_of.get(&pid)).copied().collect();
@@ -101,13 +105,13 @@ pub fn sets(index: &Index, who: &Who<'_>) -> Sets {
     for ((_, domain), (sharers, mut pages)) in by_domain {
         pages.sort_by_key(|(programs, page)| (std::cmp::Reverse(*programs), *page));
         let pages = pages.into_iter().map(|(_, page)| page).collect();
-        found.sets.push(Set { domain: Untrusted::new(domain), sharers, pages });
+        found.sets.push(SharedFrames { domain: Untrusted::new(domain), sharers, pages });
     }
     found
 }
 
 /// Domain of all sharers of a frame; `None` for several domains, or an unknown sharer.
-fn domain_of<'w>(frame: Frame<'_>, who: &'w Who<'_>) -> Option<(bool, &'w [u8])> {
+fn domain_of<'w>(frame: Frame<'_>, who: &'w Identities<'_>) -> Option<(bool, &'w [u8])> {
     let mut domains = frame.processes().map(|pid| who.domain(pid));
     let first = domains.next()??;
     domains.all(|domain| domain == Some(first)).then_some(first)
@@ -141,11 +145,11 @@ mod tests {
         let index = index(&[(1, &[10, 11, 12, 13]), (2, &[10, 11]), (3, &[11, 12]), (4, &[12])]);
         let members = members_of(&[(1, "a"), (2, "a"), (3, "a"), (4, "a")]);
         let programs = programs(&[&[1, 2], &[3], &[4]]);
-        let found = sets(&index, &Who::new(&programs, vec![None; 3], &members));
+        let found = sets(&index, &Identities::new(&programs, vec![None; 3], &members));
         // Frame 10 is shared within one program, 13 with none.
         let page = |number: u64| PageOf { pid: Pid(1), address: Address(number * 4096) };
-        let set = Set { domain: "a".into(), sharers: [0, 1, 2].into(), pages: vec![page(3), page(2)] };
-        assert_eq!(found, Sets { sets: vec![set], ..Sets::default() });
+        let set = SharedFrames { domain: "a".into(), sharers: [0, 1, 2].into(), pages: vec![page(3), page(2)] };
+        assert_eq!(found, SharingGroups { sets: vec![set], ..SharingGroups::default() });
         assert_eq!(found.sets[0].bytes(), Bytes::kib(8));
     }
 
@@ -155,18 +159,18 @@ mod tests {
         let members = members_of(&[(1, "a"), (2, "b"), (9, "c")]);
         let both = programs(&[&[1], &[2]]);
         let crossing = |labels: Vec<Option<&str>>| {
-            let found = sets(&index, &Who::new(&both, labels, &members));
+            let found = sets(&index, &Identities::new(&both, labels, &members));
             (found.crossing.0, found.sets.iter().map(|set| set.pages.len()).sum::<usize>())
         };
         assert_eq!(crossing(vec![None, None]), (3, 0));
         assert_eq!(crossing(vec![Some("shop"), Some("shop")]), (1, 2), "9 is not named, and not of the shop");
         assert_eq!(crossing(vec![Some("b"), None]), (3, 0), "a label is no control group");
         // Frame 12 is also in 9: the programs' pages of it may not stay in a shared partition.
-        let found = sets(&index, &Who::new(&both, vec![Some("shop"), Some("shop")], &members));
+        let found = sets(&index, &Identities::new(&both, vec![Some("shop"), Some("shop")], &members));
         let page = found.crossing_pages.iter().map(|page| page.pid.0).collect::<Vec<_>>();
         assert_eq!(page, [1, 2]);
         assert!(found.sets[0].pages.iter().all(|page| !found.crossing_pages.contains(page)));
         let unknown = BTreeMap::new();
-        assert_eq!(sets(&index, &Who::new(&both, vec![None, None], &unknown)).crossing, Pages(3));
+        assert_eq!(sets(&index, &Identities::new(&both, vec![None, None], &unknown)).crossing, Pages(3));
     }
 }

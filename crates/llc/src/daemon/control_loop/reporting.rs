@@ -12,12 +12,12 @@ use super::super::layout::{Masks, Purpose};
 use super::super::members::Members;
 use super::super::number::counted;
 use super::super::report::{Event, OfCache, OfGroup, OfSet, Slowdown, shown};
-use super::super::sets::Sets;
+use super::super::sharing_groups::SharingGroups;
 use super::super::steps::Step;
-use super::{Daemon, REGIONS, Refining};
+use super::{Daemon, Refining, SHARED_PARTITIONS};
 
 impl<W: HostOps> Daemon<W> {
-    pub(super) fn tell_members(&mut self, members: &Members, events: &mut Vec<Event>) {
+    pub(super) fn report_members(&mut self, members: &Members, events: &mut Vec<Event>) {
         for (nth, processes) in members.programs.iter().enumerate() {
             let none = BTreeMap::new();
             let before = self.members.programs.get(nth).unwrap_or(&none);
@@ -30,7 +30,7 @@ impl<W: HostOps> Daemon<W> {
                         Whom::Cgroup(name) => format!("control group {name} has no process yet"),
                         whom @ Whom::Pids(_) => format!("{whom} ended already"),
                     };
-                    self.say_without(&self.config.programs[nth].name.clone(), &why, events);
+                    self.report_missing(&self.config.programs[nth].name.clone(), &why, events);
                 }
                 continue;
             }
@@ -40,12 +40,12 @@ impl<W: HostOps> Daemon<W> {
         }
         for (pid, nth) in &members.twice {
             let why = format!("process {pid} is an earlier program's already");
-            self.say_without(&format!("a part of {}", self.config.programs[*nth].name), &why, events);
+            self.report_missing(&format!("a part of {}", self.config.programs[*nth].name), &why, events);
         }
     }
 
-    pub(super) fn take_sets(&mut self, sets: Sets, events: &mut Vec<Event>) {
-        let shown = |sets: &Sets| -> Vec<OfSet> {
+    pub(super) fn take_sets(&mut self, sets: SharingGroups, events: &mut Vec<Event>) {
+        let shown = |sets: &SharingGroups| -> Vec<OfSet> {
             let each = sets.sets.iter().map(|set| OfSet {
                 domain: set.domain.clone(),
                 programs: set.sharers.iter().map(|program| self.config.programs[*program].name.clone()).collect(),
@@ -58,22 +58,22 @@ impl<W: HostOps> Daemon<W> {
             events.push(Event::Shared { sets: after, cross_domain_frames: sets.crossing.0 });
         }
         if let Some(why) = &sets.unread {
-            self.say_without(REGIONS, why, events);
+            self.report_missing(SHARED_PARTITIONS, why, events);
         }
         if let Some(who) = &sets.passed_over {
-            self.say_without("what is shared since the last look", who, events);
+            self.report_missing("what is shared since the last look", who, events);
         }
         self.sets = sets;
     }
 
-    pub(super) fn say_without(&mut self, what: &str, why: &str, events: &mut Vec<Event>) {
-        if self.said.insert(format!("{what}: {why}")) {
+    pub(super) fn report_missing(&mut self, what: &str, why: &str, events: &mut Vec<Event>) {
+        if self.reported.insert(format!("{what}: {why}")) {
             events.push(Event::Without { what: what.to_owned(), why: why.to_owned() });
         }
     }
 
-    pub(super) fn say_not_done(&mut self, what: &str, why: &str, events: &mut Vec<Event>) {
-        if self.said.insert(format!("not {what}: {why}")) {
+    pub(super) fn report_not_done(&mut self, what: &str, why: &str, events: &mut Vec<Event>) {
+        if self.reported.insert(format!("not {what}: {why}")) {
             events.push(Event::NotDone { what: what.to_owned(), why: why.to_owned() });
         }
     }
@@ -81,11 +81,11 @@ impl<W: HostOps> Daemon<W> {
     pub(super) fn decided(&self) -> Event {
         let name = |program: &usize| self.config.programs[*program].name.clone();
         let mut groups = Vec::new();
-        if let Some(wanted) = &self.wanted {
-            for group in &wanted.groups {
+        if let Some(desired) = &self.desired {
+            for group in &desired.groups {
                 let holds = match &group.purpose {
                     Purpose::Programs(programs) => programs.iter().map(name).collect(),
-                    Purpose::Region(set) => vec![self.sets.sets[*set].domain.to_string()],
+                    Purpose::SharedPartition(set) => vec![self.sets.sets[*set].domain.to_string()],
                 };
                 let masks = OfCache::all(&group.masks);
                 groups.push(OfGroup {
@@ -95,8 +95,8 @@ impl<W: HostOps> Daemon<W> {
                     exclusive: group.exclusive,
                 });
             }
-            let masks = OfCache::all(&wanted.rest);
-            groups.push(OfGroup { group: "the rest".to_owned(), holds: Vec::new(), masks, exclusive: false });
+            let masks = OfCache::all(&desired.default_masks);
+            groups.push(OfGroup { group: "the default group".to_owned(), holds: Vec::new(), masks, exclusive: false });
         }
         let slowdowns = self.decision.iter().flat_map(|decision| &decision.slowdowns);
         let slowdowns = slowdowns.map(|(nth, slowdown)| Slowdown { program: name(nth), slowdown: *slowdown }).collect();
@@ -112,25 +112,25 @@ impl<W: HostOps> Daemon<W> {
             return "measuring without partitions first".to_owned();
         }
         let measured = if self.refining.is_some() { ", and what was measured under other plans" } else { "" };
-        let regions = if decision.regions_by_size { ", regions by what is shared" } else { "" };
+        let partitions = if decision.partitions_by_size { ", shared partitions by size" } else { "" };
         match decision.basis {
             Basis::Nothing if decision.planned.iter().all(|planned| planned.programs.is_empty()) => {
                 "with no program to divide between".to_owned()
             }
-            Basis::Nothing => format!("which wants no curves{regions}"),
-            Basis::Configured => format!("by curves of the configuration{measured}{regions}"),
-            Basis::Learned => format!("by curves that were learned here{measured}{regions}"),
+            Basis::Nothing => format!("which needs no curves{partitions}"),
+            Basis::Configured => format!("by curves of the configuration{measured}{partitions}"),
+            Basis::Learned => format!("by learned curves{measured}{partitions}"),
             Basis::NoCurve(program) => {
-                let why = self.counts.as_ref().err().map_or(String::new(), |why| format!(" ({why})"));
+                let why = self.uncounted.as_ref().map_or(String::new(), |why| format!(" ({why})"));
                 let name = &self.config.programs[program].name;
-                format!("without curves, since {name} has none{why}: equal ways{regions}")
+                format!("without curves, since {name} has none{why}: equal ways{partitions}")
             }
         }
     }
 
-    pub(super) fn tell_done(&mut self, step: &Step, done: &Done, moved: &mut MovedTo, events: &mut Vec<Event>) {
+    pub(super) fn report_done(&mut self, step: &Step, done: &Done, moved: &mut MovedTo, events: &mut Vec<Event>) {
         if let Step::Masks(label, asked) = step {
-            self.made_of.remove(label);
+            self.adjusted.remove(label);
             let mut found = asked.clone();
             for difference in &done.differences {
                 if let Some(mask) = difference.found.as_ref().and_then(|text| text.parse().ok()) {
@@ -140,11 +140,11 @@ impl<W: HostOps> Daemon<W> {
             if found != *asked {
                 let text = |masks: &Masks| shown(&OfCache::all(masks));
                 events.push(Event::Differs { group: name_of(label), asked: text(asked), found: text(&found) });
-                self.made_of.insert(label.clone(), (asked.clone(), found));
+                self.adjusted.insert(label.clone(), (asked.clone(), found));
             }
         }
         match step {
-            Step::Refilling(..) => {} // joins as a thread, as soon as it exists
+            Step::WarmUp(..) => {} // joins as a thread, as soon as it exists
             Step::Process(label, ..) => moved.add(label, 1, done),
             Step::Thread(label, _) => moved.add(label, 0, done),
             Step::Make(_) | Step::Remove(_) | Step::Masks(..) | Step::Exclusive(..) => {
@@ -153,7 +153,7 @@ impl<W: HostOps> Daemon<W> {
         }
         if done.unsettled {
             let why = "it makes threads faster than they are moved";
-            self.say_not_done(&format!("put all threads of a process into {}", name_of(step.label())), why, events);
+            self.report_not_done(&format!("put all threads of a process into {}", name_of(step.label())), why, events);
         }
     }
 }

@@ -4,7 +4,7 @@
 //! The thread has own pages that KSM merged with those of the sharing group (`linux::merged_memory`). A page is
 //! *placed* by flushing its lines and touching them: a touch alone moves no line that lies in other ways. Once
 //! placed, lines stay, and only lost ones are placed again: the occupancy of the partition's group gives their
-//! number; without it, some lines are loaded and timed. `policy::Pace` decides the time and the amount.
+//! number; without it, some lines are loaded and timed. `policy::RateLimiter` decides the time and the amount.
 //!
 //! Without partitions, a page is placed once, and then only touched if a timed load finds it lost: so it is kept in
 //! the cache, in any way.
@@ -28,7 +28,7 @@ use serde::Serialize;
 use units::cast::{index, saturated};
 use units::{Bytes, Fraction, Pages};
 
-use super::warming::{Held, Pace, Phase};
+use super::rate_limiter::{Held, Phase, RateLimiter};
 
 /// Own pages that are merged with others', and operations on their lines.
 pub trait Lines {
@@ -86,7 +86,7 @@ impl Lines for MergedCopy {
 
 /// Counts of one thread, and its last measurement.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Filled {
+pub struct WarmState {
     /// Pages of the sharing group that the thread keeps warm.
     pub pages: u64,
     /// Pages merged with ours now.
@@ -122,11 +122,11 @@ const SAMPLES: usize = 64;
 #[derive(Debug)]
 pub struct Worker<L: Lines> {
     lines: L,
-    pace: Pace,
+    limiter: RateLimiter,
     /// There is a partition to move lines to.
     partitioned: bool,
     /// Capacity of the partition.
-    room: Bytes,
+    capacity: Bytes,
     merged: Vec<bool>,
     placed: Vec<bool>,
     frames: Vec<Option<u64>>,
@@ -137,20 +137,20 @@ pub struct Worker<L: Lines> {
     /// Position of the next samples.
     sample: usize,
     /// Counts so far.
-    pub filled: Filled,
+    pub state: WarmState,
 }
 
 impl<L: Lines> Worker<L> {
     /// A worker that begins at `now`.
-    pub fn new(lines: L, duty: Fraction, partitioned: bool, room: Bytes, now: Duration) -> Worker<L> {
+    pub fn new(lines: L, duty: Fraction, partitioned: bool, capacity: Bytes, now: Duration) -> Worker<L> {
         let count = lines.count();
-        let filled = Filled { pages: count as u64, ..Filled::default() };
+        let state = WarmState { pages: count as u64, ..WarmState::default() };
         let nothing = vec![false; count];
         Worker {
             lines,
-            pace: Pace::new(duty, now),
+            limiter: RateLimiter::new(duty, now),
             partitioned,
-            room,
+            capacity,
             merged: nothing.clone(),
             placed: nothing,
             frames: vec![None; count],
@@ -158,7 +158,7 @@ impl<L: Lines> Worker<L> {
             checked: None,
             slow: None,
             sample: 0,
-            filled,
+            state,
         }
     }
 
@@ -174,13 +174,13 @@ impl<L: Lines> Worker<L> {
         occupancy: &dyn Fn() -> Option<Bytes>,
     ) -> Result<Duration, Error> {
         let begun = cpu();
-        self.pace.earn(now);
+        self.limiter.earn(now);
         let rest = self.look_and_place(now, cpu, occupancy);
         let spent = cpu().saturating_sub(begun);
-        self.pace.spent(spent);
-        self.filled.cpu_us = self.filled.cpu_us.saturating_add(saturated(spent.as_micros()));
-        self.filled.placed_pages = self.placed.iter().filter(|placed| **placed).count() as u64;
-        rest.map(|rest| rest.max(self.pace.debt()))
+        self.limiter.spent(spent);
+        self.state.cpu_us = self.state.cpu_us.saturating_add(saturated(spent.as_micros()));
+        self.state.placed_pages = self.placed.iter().filter(|placed| **placed).count() as u64;
+        rest.map(|rest| rest.max(self.limiter.debt()))
     }
 
     fn look_and_place(
@@ -189,19 +189,19 @@ impl<L: Lines> Worker<L> {
         cpu: &dyn Fn() -> Duration,
         occupancy: &dyn Fn() -> Option<Bytes>,
     ) -> Result<Duration, Error> {
-        let wait = if self.filled.merged_pages == 0 { CHECK_FIRST } else { CHECK_EVERY };
+        let wait = if self.state.merged_pages == 0 { CHECK_FIRST } else { CHECK_EVERY };
         if self.checked.is_none_or(|checked| now >= checked + wait) {
             self.check()?;
             self.checked = Some(now);
         }
-        if self.filled.merged_pages == 0 {
+        if self.state.merged_pages == 0 {
             return Ok(CHECK_FIRST);
         }
-        let wanted = Bytes(Pages(self.filled.merged_pages).bytes().0.min(self.room.0));
+        let wanted = Bytes(Pages(self.state.merged_pages).bytes().0.min(self.capacity.0));
         let held = self.held(wanted, occupancy)?;
-        match self.pace.turn(now, held, wanted, self.new_bytes()) {
+        match self.limiter.turn(now, held, wanted, self.new_bytes()) {
             Phase::Rest(rest) => Ok(rest.min(wait)),
-            Phase::Refill { bytes, time } => {
+            Phase::WarmUp { bytes, time } => {
                 let end = cpu() + time;
                 self.place(bytes, wanted, &|| cpu() >= end, occupancy)?;
                 Ok(Duration::ZERO)
@@ -213,8 +213,8 @@ impl<L: Lines> Worker<L> {
     fn new_bytes(&self) -> Bytes {
         let new = self.merged.iter().zip(&self.placed).filter(|(merged, placed)| **merged && !**placed).count();
         let placed = self.placed.iter().filter(|placed| **placed).count();
-        let room = self.room.0.saturating_sub(Pages(placed as u64).bytes().0);
-        Bytes(Pages(new as u64).bytes().0.min(room / Pages(1).bytes().0 * Pages(1).bytes().0))
+        let capacity = self.capacity.0.saturating_sub(Pages(placed as u64).bytes().0);
+        Bytes(Pages(new as u64).bytes().0.min(capacity / Pages(1).bytes().0 * Pages(1).bytes().0))
     }
 
     /// Checks which pages are merged now.
@@ -224,7 +224,7 @@ impl<L: Lines> Worker<L> {
             if self.merged[page] && !merged[page] {
                 // Ours stayed: the other has left.
                 let ours_stayed = self.frames[page] == frames[page];
-                let count = if ours_stayed { &mut self.filled.parted_pages } else { &mut self.filled.unmerged_pages };
+                let count = if ours_stayed { &mut self.state.parted_pages } else { &mut self.state.unmerged_pages };
                 *count += 1;
             }
             // A page that moved to another frame has other lines.
@@ -232,7 +232,7 @@ impl<L: Lines> Worker<L> {
                 self.placed[page] = false;
             }
         }
-        self.filled.merged_pages = merged.iter().filter(|merged| **merged).count() as u64;
+        self.state.merged_pages = merged.iter().filter(|merged| **merged).count() as u64;
         (self.merged, self.frames) = (merged, frames);
         Ok(())
     }
@@ -243,19 +243,19 @@ impl<L: Lines> Worker<L> {
         if let Some(bytes) = occupancy().filter(|_| self.partitioned) {
             #[expect(clippy::cast_precision_loss, reason = "a part of a cache")]
             let part = bytes.0 as f64 / wanted.0.max(1) as f64;
-            (self.filled.held_fraction, self.filled.by_occupancy) = (Some(part.min(1.0)), true);
+            (self.state.held_fraction, self.state.by_occupancy) = (Some(part.min(1.0)), true);
             return Ok(Held::Measured(bytes));
         }
         // Pages that were never placed are not sampled.
         let near = if placed > 0.0 { self.near_part()? } else { 1.0 };
         let part = placed * near;
-        (self.filled.held_fraction, self.filled.by_occupancy) = (Some(part), false);
+        (self.state.held_fraction, self.state.by_occupancy) = (Some(part), false);
         Ok(Held::Sampled(Fraction::clamped(part)))
     }
 
     /// Placed fraction of the pages that can be placed.
     fn placed_part(&self) -> f64 {
-        let wanted = self.filled.merged_pages.min(self.room.0 / Pages(1).bytes().0).max(1);
+        let wanted = self.state.merged_pages.min(self.capacity.0 / Pages(1).bytes().0).max(1);
         let placed = self.placed.iter().filter(|placed| **placed).count();
         #[expect(clippy::cast_precision_loss, reason = "a number of pages")]
         let part = placed as f64 / wanted as f64;
@@ -311,7 +311,7 @@ impl<L: Lines> Worker<L> {
         occupancy: &dyn Fn() -> Option<Bytes>,
     ) -> Result<(), Error> {
         let count = self.lines.count();
-        let limit = index(self.room.0 / Pages(1).bytes().0);
+        let limit = index(self.capacity.0 / Pages(1).bytes().0);
         let mut open = self.merged.iter().zip(&self.placed).filter(|(merged, placed)| **merged && !**placed).count();
         let mut placed = self.placed.iter().filter(|placed| **placed).count();
         let only_new = open > 0 && placed < limit;
@@ -350,7 +350,7 @@ impl<L: Lines> Worker<L> {
                 break;
             }
         }
-        self.filled.refilled_bytes = Bytes(self.filled.refilled_bytes.0 + done.0);
+        self.state.refilled_bytes = Bytes(self.state.refilled_bytes.0 + done.0);
         Ok(())
     }
 
@@ -367,7 +367,7 @@ const SAMPLE_STEP: usize = 64 * 1543 + 37;
 
 /// Input of one thread.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Order {
+pub struct Job {
     /// One page of each frame.
     pub pages: Vec<PageOf>,
     /// CPUs of the cache.
@@ -375,52 +375,52 @@ pub struct Order {
     /// There is a partition to move lines to.
     pub partitioned: bool,
     /// Capacity of the partition.
-    pub room: Bytes,
+    pub capacity: Bytes,
     /// Greatest part of one CPU.
     pub duty: Fraction,
 }
 
 /// Warm-up thread. Dropping ends it.
 #[derive(Debug)]
-pub struct Refiller {
+pub struct Warmer {
     thread: Pid,
-    filled: Arc<Mutex<Filled>>,
+    state: Arc<Mutex<WarmState>>,
     ends: Arc<AtomicBool>,
     go: Option<mpsc::Sender<()>>,
     handle: Option<JoinHandle<()>>,
 }
 
-impl Refiller {
-    /// Makes the copies and starts the thread, which waits for [`Refiller::begin`]: first it must be in its group.
+impl Warmer {
+    /// Makes the copies and starts the thread, which waits for [`Warmer::begin`]: first it must be in its group.
     ///
     /// # Errors
     /// When nothing can be copied, or no thread be started.
-    pub fn start(order: &Order, occupancy: impl Fn() -> Option<Bytes> + Send + 'static) -> Result<Refiller, Error> {
-        let mut pages = order.pages.clone();
+    pub fn start(job: &Job, occupancy: impl Fn() -> Option<Bytes> + Send + 'static) -> Result<Warmer, Error> {
+        let mut pages = job.pages.clone();
         pages.sort_unstable();
         let copy = MergedCopy::of(&pages)?;
-        let filled = Arc::new(Mutex::new(Filled { pages: copy.pages().0, ..Filled::default() }));
+        let state = Arc::new(Mutex::new(WarmState { pages: copy.pages().0, ..WarmState::default() }));
         let ends = Arc::new(AtomicBool::new(false));
         let (tell, told) = mpsc::channel();
         let (go, wait) = mpsc::channel();
-        let (own_filled, own_ends, order) = (Arc::clone(&filled), Arc::clone(&ends), order.clone());
+        let (own_filled, own_ends, job) = (Arc::clone(&state), Arc::clone(&ends), job.clone());
         let failed = |error: std::io::Error| {
             let errno = rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::AGAIN);
             Error::of_host("start", "a thread", errno)
         };
         let body = move || {
-            let pinned = pin(&order.cpus);
+            let pinned = pin(&job.cpus);
             // A missing listener means that it is over.
             let _ = tell.send((Pid(gettid().as_raw_nonzero().get()), pinned));
             if wait.recv().is_ok() {
-                refill(copy, &order, &own_filled, &own_ends, &wait, &occupancy);
+                run(copy, &job, &own_filled, &own_ends, &wait, &occupancy);
             }
         };
         let handle = std::thread::Builder::new().name("masu-refill".to_owned()).spawn(body).map_err(failed)?;
         let answer = told.recv().map_err(|_| failed(std::io::Error::other("it ended")))?;
-        let refiller = Refiller { thread: answer.0, filled, ends, go: Some(go), handle: Some(handle) };
+        let warmer = Warmer { thread: answer.0, state, ends, go: Some(go), handle: Some(handle) };
         answer.1.map_err(|errno| Error::of_host("pin", "a thread to the CPUs of a cache", errno))?;
-        Ok(refiller)
+        Ok(warmer)
     }
 
     /// Id of the thread.
@@ -428,7 +428,7 @@ impl Refiller {
         self.thread
     }
 
-    /// Starts refilling.
+    /// Starts warming.
     pub fn begin(&self) {
         if let Some(go) = &self.go {
             let _ = go.send(()); // an ended thread is seen in its counts
@@ -436,12 +436,12 @@ impl Refiller {
     }
 
     /// Counts so far.
-    pub fn filled(&self) -> Filled {
-        self.filled.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub fn state(&self) -> WarmState {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-impl Drop for Refiller {
+impl Drop for Warmer {
     fn drop(&mut self) {
         self.ends.store(true, Ordering::Relaxed);
         self.go = None;
@@ -460,29 +460,29 @@ fn pin(cpus: &BTreeSet<u32>) -> rustix::io::Result<()> {
     sched_setaffinity(None, &set)
 }
 
-fn refill(
+fn run(
     copy: MergedCopy,
-    order: &Order,
-    filled: &Mutex<Filled>,
+    job: &Job,
+    state: &Mutex<WarmState>,
     ends: &AtomicBool,
     wait: &mpsc::Receiver<()>,
     occupancy: &dyn Fn() -> Option<Bytes>,
 ) {
     let begun = Instant::now();
-    let mut worker = Worker::new(copy, order.duty, order.partitioned, order.room, Duration::ZERO);
-    let tell = |of: &Filled| *filled.lock().unwrap_or_else(PoisonError::into_inner) = of.clone();
+    let mut worker = Worker::new(copy, job.duty, job.partitioned, job.capacity, Duration::ZERO);
+    let tell = |of: &WarmState| *state.lock().unwrap_or_else(PoisonError::into_inner) = of.clone();
     while !ends.load(Ordering::Relaxed) {
         let rest = match worker.turn(begun.elapsed(), &cpu_time::of_thread, occupancy) {
             Ok(rest) => rest,
             Err(error) => {
-                worker.filled.failure = Some(error.to_string());
-                tell(&worker.filled);
+                worker.state.failure = Some(error.to_string());
+                tell(&worker.state);
                 // The thread id is kept until the thread is asked to end: it is in a group, and must not be reused.
                 while !ends.load(Ordering::Relaxed) && wait.recv().is_ok() {}
                 return;
             }
         };
-        tell(&worker.filled);
+        tell(&worker.state);
         if wait.recv_timeout(rest) == Err(RecvTimeoutError::Disconnected) {
             return;
         }

@@ -32,7 +32,7 @@ impl Model {
         self.0.cpu.set(self.0.cpu.get() + Duration::from_micros(micros));
     }
 
-    fn in_region(&self) -> Bytes {
+    fn in_partition(&self) -> Bytes {
         Pages(self.0.place.borrow().iter().filter(|place| **place == 2).count() as u64).bytes()
     }
 }
@@ -78,7 +78,7 @@ fn run(worker: &mut Worker<Model>, model: &Model, from: &mut Duration, to: u64, 
     while *from < Duration::from_secs(to) {
         let cpu = || model.0.cpu.get();
         let before = cpu();
-        rest = worker.turn(*from, &cpu, &|| measured.then(|| model.in_region())).unwrap();
+        rest = worker.turn(*from, &cpu, &|| measured.then(|| model.in_partition())).unwrap();
         *from += rest + (cpu() - before) + Duration::from_micros(1);
     }
     rest
@@ -95,19 +95,19 @@ fn worker(model: &Model, partitioned: bool, room_pages: u64) -> Worker<Model> {
 }
 
 #[test]
-fn all_lines_come_into_the_region_once_and_then_nothing_is_touched() {
+fn all_lines_come_into_the_shared_partition_once_and_then_nothing_is_touched() {
     for measured in [true, false] {
         let model = Model::new(PAGES);
         let (mut worker, mut now) = (worker(&model, true, 4000), Duration::ZERO);
         run(&mut worker, &model, &mut now, 5, measured);
-        assert_eq!(model.in_region(), Pages(1000).bytes(), "{:?}", worker.filled);
-        assert_eq!((worker.filled.placed_pages, worker.filled.by_occupancy), (1000, measured));
+        assert_eq!(model.in_partition(), Pages(1000).bytes(), "{:?}", worker.state);
+        assert_eq!((worker.state.placed_pages, worker.state.by_occupancy), (1000, measured));
         let touched = model.0.touched.get();
         run(&mut worker, &model, &mut now, 60, measured);
         // The calibration touches one page.
         assert!(model.0.touched.get() <= touched + 1, "{} more", model.0.touched.get() - touched);
         // 1000 pages of 5 µs are 5 ms: half a second at a hundredth of a CPU.
-        assert!(worker.filled.cpu_us >= 5000);
+        assert!(worker.state.cpu_us >= 5000);
     }
 }
 
@@ -119,7 +119,7 @@ fn what_was_lost_comes_back_by_occupancy_without_touching_all() {
     let before = model.0.touched.get();
     model.0.place.borrow_mut()[..200].fill(0);
     run(&mut worker, &model, &mut now, 20, true);
-    assert_eq!(model.in_region(), Pages(1000).bytes());
+    assert_eq!(model.in_partition(), Pages(1000).bytes());
     assert!(model.0.touched.get() - before <= 400, "{} touched for 200 lost", model.0.touched.get() - before);
 }
 
@@ -150,8 +150,8 @@ fn pages_that_part_are_counted_by_who_left_and_come_back_when_they_are_merged_ag
     model.0.frames.borrow_mut()[60] = Some(99_998);
     model.0.place.borrow_mut()[60] = 1;
     run(&mut worker, &model, &mut now, 8, false);
-    let filled = &worker.filled;
-    assert_eq!((filled.parted_pages, filled.unmerged_pages, filled.merged_pages), (30, 1, 969));
+    let state = &worker.state;
+    assert_eq!((state.parted_pages, state.unmerged_pages, state.merged_pages), (30, 1, 969));
     assert_eq!(model.0.place.borrow()[60], 2, "its new frame has other lines");
     model.0.merged.borrow_mut()[..30].fill(true);
     model.0.place.borrow_mut()[..30].fill(1);
@@ -160,12 +160,12 @@ fn pages_that_part_are_counted_by_who_left_and_come_back_when_they_are_merged_ag
 }
 
 #[test]
-fn a_region_holds_no_more_than_its_room_and_is_full_then() {
+fn a_shared_partition_holds_no_more_than_its_room_and_is_full_then() {
     let model = Model::new(PAGES);
     let (mut worker, mut now) = (worker(&model, true, 250), Duration::ZERO);
     run(&mut worker, &model, &mut now, 10, false);
-    assert_eq!(worker.filled.placed_pages, 250);
-    assert_eq!(model.in_region(), Pages(250).bytes());
+    assert_eq!(worker.state.placed_pages, 250);
+    assert_eq!(model.in_partition(), Pages(250).bytes());
     let touched = model.0.touched.get();
     run(&mut worker, &model, &mut now, 60, false);
     assert!(model.0.touched.get() <= touched + 1);
@@ -180,7 +180,7 @@ fn until_ksm_has_merged_something_it_waits() {
     assert_eq!(model.0.touched.get(), 0);
     model.0.merged.borrow_mut()[10..20].fill(true);
     run(&mut worker, &model, &mut now, 5, false);
-    assert_eq!((worker.filled.merged_pages, worker.filled.placed_pages), (10, 10));
+    assert_eq!((worker.state.merged_pages, worker.state.placed_pages), (10, 10));
 }
 
 proptest! {
