@@ -47,7 +47,6 @@ pub mod stacks;
 pub mod startup;
 pub mod stop;
 pub mod superpages;
-pub mod table;
 pub mod thp;
 pub mod torture;
 pub mod track;
@@ -55,3 +54,5 @@ pub mod tracker;
 pub mod transpose;
 pub mod warm_up;
 pub mod workload;
+
+pub use ::masu::table;

@@ -359,9 +359,8 @@ mod tests {
             "windows_promoted":0,"windows_demoted":0,"windows_refused":{"busy":2},"rss_before_bytes":0,
             "rss_after_bytes":null,"extra_rss_bytes":0,"extra_rss_fraction":0.0,"returned_bytes":0,
             "scan_us_per_gib":null,"clear_us_per_gib":null,"cpu_s":0.5,"execs":0,"what_if":[]}"#;
-        let script =
-            format!("trap 'echo {}; exit 0' INT; echo >&2; while :; do sleep 0.01; done", report.replace('"', "\\\""));
-        let (_folder, masu) = stand_in(&script);
+        let (folder, masu) = stand_in(r#"trap 'cat "$0.json"; exit 0' INT; echo >&2; while :; do sleep 0.01; done"#);
+        std::fs::write(folder.path().join("masu.json"), report).unwrap();
         let mut attached = masu.attach(7, &[], &Processors::ours().unwrap()).unwrap();
         std::thread::sleep(Duration::from_millis(500)); // the shell sets its trap
         assert!(attached.is_running());

@@ -13,6 +13,8 @@ mod privileges;
 mod runtime;
 mod terminal;
 
+pub use terminal::table;
+
 /// Types of the JSON reports that no other crate has.
 pub mod reports {
     pub use crate::args::Huge;

@@ -23,7 +23,7 @@ pub struct Observers {
     probed: Probed,
     pub backend: Backend,
     /// Holds the record to take DAMON down if masu is killed.
-    _knobs: Option<HostSettings<'static, linux::Rooted>>,
+    _settings: Option<HostSettings<'static, linux::Rooted>>,
 }
 
 impl Observers {
@@ -47,8 +47,8 @@ impl Observers {
                 ));
             }
         }
-        let knobs = if backend == Backend::DamonVaddr { Some(promise_to_take_damon_down()?) } else { None };
-        Ok(Observers { probed, backend, _knobs: knobs })
+        let settings = if backend == Backend::DamonVaddr { Some(record_undo_of_damon()?) } else { None };
+        Ok(Observers { probed, backend, _settings: settings })
     }
 
     /// Opens an observer of `pid`.
@@ -69,11 +69,11 @@ impl Observers {
     }
 }
 
-fn promise_to_take_damon_down() -> Result<HostSettings<'static, linux::Rooted>, Failure> {
+fn record_undo_of_damon() -> Result<HostSettings<'static, linux::Rooted>, Failure> {
     let failed = |error: Error| Failure::new(format!("cannot keep a journal for DAMON: {error}"));
-    let mut knobs = runtime::knobs()?;
-    damon::record_undo(&mut knobs).map_err(failed)?;
-    Ok(knobs)
+    let mut settings = runtime::settings()?;
+    damon::record_undo(&mut settings).map_err(failed)?;
+    Ok(settings)
 }
 
 /// Locks a process for one masu at a time: two would clear each other's bits and undo each other's work.

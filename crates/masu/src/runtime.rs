@@ -39,7 +39,7 @@ pub fn private_of_host(cannot: &str) -> Result<PathBuf, Failure> {
 }
 
 /// Settings of the host that masu is about to change, with their journal.
-pub fn knobs() -> Result<HostSettings<'static, Rooted>, Failure> {
+pub fn settings() -> Result<HostSettings<'static, Rooted>, Failure> {
     const CANNOT: &str = "keep a journal of settings";
     private_of_host(CANNOT)?;
     if let Seen::CannotTell(why) = directory::seen(&*HOST, DIRECTORY) {

@@ -1,7 +1,8 @@
-//! Standard output and error, clock and signals, and repeated reports.
+//! Standard output and error, tables, clock and signals, and repeated reports.
 
 pub mod clock;
 pub mod events;
 pub mod log;
 pub mod print;
 pub mod repeat;
+pub mod table;

@@ -397,7 +397,7 @@ fn more_children_than_seats_all_run(_: &Host) -> Outcome {
     assert_eq!((said.code(), said.out.as_str()), (0, "children=1100\n"), "{said:?}");
     let report = report.read()?;
     let note = report["notes"][0].as_str().ok_or_else(|| report.to_string())?;
-    assert!(note.ends_with("processes found no seat and are not in the report"), "{note}");
+    assert!(note.ends_with("processes found no free slot and are not in the report"), "{note}");
     Ok(())
 }
 

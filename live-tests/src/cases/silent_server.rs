@@ -388,7 +388,7 @@ fn a_process_whose_mmap_lock_does_not_come_is_passed_over(_: &Host) -> Outcome {
     let is_line = |line: &str| line.starts_with("left out 1, ") && causes.iter().any(|cause| line.ends_with(cause));
     assert!(said.out.lines().any(is_line), "{}", said.out);
     assert!(said.out.contains("code: would mlock "), "{}", said.out);
-    assert!(shared.out.contains(&format!("not looked at: process {pid}: ")), "{}", shared.out);
+    assert!(shared.out.contains(&format!("not read: process {pid}: ")), "{}", shared.out);
     server.end();
     Ok(())
 }

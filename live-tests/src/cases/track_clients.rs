@@ -171,7 +171,7 @@ fn a_tracker_that_cannot_listen_says_why(_: &Host) -> Outcome {
         assert_eq!(said.err.lines().count(), 2, "{said:?}");
         Ok(said.err)
     };
-    assert!(second(&socket)?.contains("somebody listens there"));
+    assert!(second(&socket)?.contains("another process listens there"));
     assert!(second(std::path::Path::new("/no/such/folder/track.sock"))?.contains("no such file or directory (ENOENT)"));
     assert!(tracker.running()?.pid() > 0);
     is_served(&tracker)?;

@@ -254,7 +254,7 @@ fn begin(wanted: &Wanted, is_urgent: &dyn Fn() -> bool, out: &mut Out) -> Result
     let streams = streams.transpose().map_err(|why| at_streams(&why))?;
     let writes_settings = wanted.settings.preferences.get(Class::Data).is_some();
     let unrecorded = || HostSettings::open(&*HOST, Path::new(DIRECTORY)).map_err(|error| at_host(&error));
-    let settings = if writes_settings { runtime::knobs() } else { unrecorded() }?;
+    let settings = if writes_settings { runtime::settings() } else { unrecorded() }?;
     let (mut daemon, mut events) =
         Daemon::begin(&*HOST, wanted.settings.clone(), streams, settings).map_err(|error| at_host(&error))?;
     events.extend(daemon.settle(is_urgent).map_err(|error| at_daemon(&error))?);
@@ -430,7 +430,7 @@ impl Out {
             done.push(format!("unlocked {releases} times for lack of headroom"));
         }
         if done.is_empty() {
-            done.push("there was nothing to do".to_owned());
+            done.push("nothing to do".to_owned());
         }
         #[expect(clippy::cast_precision_loss, reason = "a time for people")]
         let (run_s, part) = (*run_us as f64 / 1e6, *cpu_us as f64 / (*run_us).max(1) as f64 * 100.0);

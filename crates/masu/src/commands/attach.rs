@@ -18,7 +18,8 @@ use crate::args::AttachTask;
 use crate::failure::Failure;
 use crate::open::{Observers, Purpose, admit, can_promote, each, hold};
 use crate::terminal::clock::{Clock, Stop};
-use crate::terminal::print::{self, Table, percent};
+use crate::terminal::print::{self, percent};
+use crate::terminal::table::Table;
 use crate::{Done, HOST};
 use progress::Progress;
 
@@ -127,7 +128,7 @@ fn print_table(report: &Report, ran_s: f64) -> Result<(), Failure> {
     }
     figures(report, ran_s).write(&mut out, "  ")?;
     writeln!(out)?;
-    let mut what_if = Table::new(&["hot fraction", "huge windows", "extra memory, without a budget"]);
+    let mut what_if = Table::new(["hot fraction", "huge windows", "extra memory, without a budget"]);
     for line in &report.what_if {
         let fraction = format!("1/{:.0}", 1.0 / line.hot_fraction);
         what_if.row([fraction, line.windows.to_string(), line.extra_rss_bytes.to_string()]);
@@ -140,7 +141,7 @@ fn print_table(report: &Report, ran_s: f64) -> Result<(), Failure> {
 }
 
 fn windows(report: &Report) -> Table {
-    let mut table = Table::new(&["windows of 2 MiB", "number"]);
+    let mut table = Table::new(["windows of 2 MiB", "number"]);
     let mut row = |what: &str, count: u64| table.row([what.to_owned(), count.to_string()]);
     row("seen", report.windows_seen);
     row("hot", report.windows_hot);
@@ -160,7 +161,7 @@ fn windows(report: &Report) -> Table {
 /// The plan of a dry run, cut to a readable table; the JSON has all of it.
 fn planned(plan: &[PlannedRun]) -> Table {
     const SHOWN: usize = 16;
-    let mut table = Table::new(&["would be promoted, from", "windows", "hot pages", "extra memory"]);
+    let mut table = Table::new(["would be promoted, from", "windows", "hot pages", "extra memory"]);
     for run in plan.iter().take(SHOWN) {
         let hot = run.hot_pages.0.to_string();
         table.row([format!("{:x}", run.start.0), run.windows.to_string(), hot, run.extra_rss_bytes.to_string()]);
@@ -170,15 +171,15 @@ fn planned(plan: &[PlannedRun]) -> Table {
         let windows: u64 = rest.iter().map(|run| run.windows).sum();
         let hot: u64 = rest.iter().map(|run| run.hot_pages.0).sum();
         let extra: Bytes = rest.iter().map(|run| run.extra_rss_bytes).sum();
-        let places = format!("{} more places, see --json", rest.len());
-        table.row([places, windows.to_string(), hot.to_string(), extra.to_string()]);
+        let more = format!("{} more runs, see --json", rest.len());
+        table.row([more, windows.to_string(), hot.to_string(), extra.to_string()]);
     }
     table
 }
 
 fn figures(report: &Report, ran_s: f64) -> Table {
     let per_gib = |us: Option<f64>| us.map_or("none".to_owned(), |us| format!("{:.2} ms/GiB", us / 1e3));
-    let mut table = Table::new(&["figure", "value"]);
+    let mut table = Table::new(["figure", "value"]);
     let mut row = |what: &str, value: String| table.row([what.to_owned(), value]);
     let extra = format!("{} ({})", report.extra_rss_bytes, percent(report.extra_rss_fraction));
     if report.dry_run {
@@ -192,7 +193,7 @@ fn figures(report: &Report, ran_s: f64) -> Table {
         row("returned by demotion", report.returned_bytes.to_string());
         row("settled", report.settled_s.map_or(format!("not in {ran_s:.1} s"), |s| format!("after {s:.1} s")));
     }
-    row("one look", per_gib(report.scan_us_per_gib));
+    row("one scan", per_gib(report.scan_us_per_gib));
     row("one clear", per_gib(report.clear_us_per_gib));
     row("processor time of masu", format!("{:.2} s of {ran_s:.1} s", report.cpu_s));
     table

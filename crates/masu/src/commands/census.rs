@@ -17,8 +17,8 @@ use units::Bytes;
 use crate::args::CensusTask;
 use crate::failure::Failure;
 use crate::open::{Purpose, admit, each};
-use crate::terminal::print::Table;
 use crate::terminal::repeat::{self, every};
+use crate::terminal::table::Table;
 use crate::{Done, HOST};
 
 /// Processes in the table; the JSON has all.
@@ -29,7 +29,7 @@ pub fn run(task: &CensusTask) -> Result<Done, Failure> {
     let mut wanted = task.pids.clone();
     let every = every(task.watch, &mut wanted);
     if task.cgroup.is_some() && !wanted.is_empty() {
-        let line = "cannot look at a control group and at processes in one census";
+        let line = "cannot take one census of a control group and of processes";
         return Err(Failure::new(line).remedy("Ask for one after the other."));
     }
     let (whom, done) = if let Some(name) = &task.cgroup {
@@ -41,8 +41,8 @@ pub fn run(task: &CensusTask) -> Result<Done, Failure> {
         (Whom::Processes(processes), done)
     };
     let counter = every.is_some().then(|| Counter::of(&whom));
-    let mut looks = Looks { whom, closeness, counter, before: None, before_by_class: Vec::new() };
-    repeat::looks(every, task.json, |out| looks.look(out, task.json))?;
+    let mut series = Series { whom, closeness, counter, before: None, before_by_class: Vec::new() };
+    repeat::reports(every, task.json, |out| series.print_next(out, task.json))?;
     Ok(done)
 }
 
@@ -122,7 +122,7 @@ fn whose(whom: &Whom) -> Filter {
 }
 
 /// A single census, or a series.
-struct Looks {
+struct Series {
     whom: Whom,
     closeness: Closeness,
     counter: Option<Counter>,
@@ -132,9 +132,9 @@ struct Looks {
     before_by_class: Vec<Option<u64>>,
 }
 
-impl Looks {
+impl Series {
     /// Takes a census and prints it. False when no further one can follow.
-    fn look(&mut self, out: &mut Vec<u8>, json: bool) -> Result<bool, Failure> {
+    fn print_next(&mut self, out: &mut Vec<u8>, json: bool) -> Result<bool, Failure> {
         if let Whom::Processes(processes) = &mut self.whom {
             let mut running = Vec::new();
             for process in &*processes {
@@ -169,7 +169,7 @@ impl Looks {
     }
 }
 
-impl Looks {
+impl Series {
     /// Refaults since the previous census, by class.
     fn since(&self, now: &[Option<u64>]) -> Vec<Option<u64>> {
         let before = |nth: usize| self.before_by_class.get(nth).copied().flatten().unwrap_or(0);
@@ -231,7 +231,7 @@ impl Refaults {
     fn since(self, before: Option<Refaults>, of_group: bool) -> (Refaults, &'static str) {
         let more = |before: Refaults| {
             let (files, swap) = (self.files.checked_sub(before.files)?, self.swap.checked_sub(before.swap)?);
-            Some((Refaults { files, swap }, "since the last look"))
+            Some((Refaults { files, swap }, "since the last census"))
         };
         let all = (self, if of_group { "since the group was made" } else { "since boot" });
         before.and_then(more).unwrap_or(all)
@@ -253,7 +253,7 @@ fn print(
     let none = || "-".to_owned();
     let mut names = vec!["used for", "memory", "active", "idle", "locked", "off by at most"];
     names.extend(came_back.map(|_| "pages came back"));
-    let mut table = Table::new(&names);
+    let mut table = Table::new(names);
     for (nth, of) in census.classes.iter().enumerate() {
         let mut row = vec![
             of.class.name().to_owned(),
@@ -264,14 +264,14 @@ fn print(
             of.error_bound_bytes.to_string(),
         ];
         row.extend(came_back.map(|all| all.get(nth).copied().flatten().map_or_else(none, |pages| pages.to_string())));
-        table.cells(row.into_iter());
+        table.row(row);
     }
     // An empty pool is not listed.
     for of in census.rest.iter().filter(|of| of.bytes > Bytes(0)) {
         let (name, memory) = (of.rest.name().to_owned(), of.bytes.to_string());
         let mut row = vec![name, memory, none(), none(), none(), of.error_bound_bytes.to_string()];
         row.extend(came_back.map(|_| none()));
-        table.cells(row.into_iter());
+        table.row(row);
     }
     table.write(out, "")?;
     writeln!(out)?;
@@ -286,10 +286,10 @@ fn print(
     }
     let took = census.cost_us / 1000;
     if sampled {
-        let looked_at = census.sampled_fraction * 100.0;
-        writeln!(out, "{looked_at:.1} % of the page frames were looked at, in {took} ms")?;
+        let read = census.sampled_fraction * 100.0;
+        writeln!(out, "{read:.1} % of the page frames were read, in {took} ms")?;
     } else {
-        writeln!(out, "all page frames were looked at, in {took} ms")?;
+        writeln!(out, "all page frames were read, in {took} ms")?;
     }
     if let Some((Refaults { files, swap }, since)) = refaults {
         writeln!(out, "pages that came back soon after they had gone, {since}: {files} of files, {swap} from swap")?;
@@ -301,10 +301,7 @@ fn print(
     print_processes(out, &census.processes)?;
     for NotRead { processes, first } in &census.not_read {
         let what = if *processes == 1 { "process" } else { "processes" };
-        writeln!(
-            out,
-            "{processes} {what} could not be looked at, whose code counts as read-only data; the first: {first}"
-        )?;
+        writeln!(out, "{processes} {what} could not be read, whose code counts as read-only data; the first: {first}")?;
     }
     Ok(())
 }
@@ -315,7 +312,7 @@ fn print_processes(out: &mut impl Write, processes: &[OfProcess]) -> Result<(), 
     }
     writeln!(out)?;
     let names = [Class::Code, Class::ReadOnly, Class::Data, Class::Shared].map(Class::name);
-    let mut table = Table::new(&["pid", "resident", names[0], names[1], names[2], names[3], "major faults", "name"]);
+    let mut table = Table::new(["pid", "resident", names[0], names[1], names[2], names[3], "major faults", "name"]);
     for process in processes.iter().take(SHOWN) {
         table.row([
             process.pid.to_string(),
@@ -372,7 +369,7 @@ mod tests {
         let of = |files, swap| Refaults { files, swap };
         assert_eq!(of(70, 7).since(None, false), (of(70, 7), "since boot"));
         assert_eq!(of(70, 7).since(None, true), (of(70, 7), "since the group was made"));
-        assert_eq!(of(70, 7).since(Some(of(60, 7)), true), (of(10, 0), "since the last look"));
+        assert_eq!(of(70, 7).since(Some(of(60, 7)), true), (of(10, 0), "since the last census"));
         // A group of this name was removed and made again.
         assert_eq!(of(3, 0).since(Some(of(60, 7)), true), (of(3, 0), "since the group was made"));
     }

@@ -17,7 +17,8 @@ use units::Bytes;
 use crate::args::FactsTask;
 use crate::commands::run::sizes::{self, Given};
 use crate::failure::Failure;
-use crate::terminal::print::{self, Table};
+use crate::terminal::print;
+use crate::terminal::table::Table;
 use crate::{Done, HOST};
 
 /// The JSON output.
@@ -93,7 +94,7 @@ pub fn run(task: &FactsTask) -> Result<Done, Failure> {
 
 fn print(out: &mut impl Write, report: &Report) -> Result<(), Failure> {
     let host = &report.host;
-    let mut facts = Table::new(&["host", "found by trying"]);
+    let mut facts = Table::new(["host", "found by trying"]);
     let mut row = |what: &str, value: String| facts.row([what.to_owned(), value]);
     row("kernel", said(&host.kernel_release, String::clone));
     row("processors", said(&host.cores, usize::to_string));
@@ -140,7 +141,7 @@ fn print(out: &mut impl Write, report: &Report) -> Result<(), Failure> {
     facts.write(out, "")?;
     if !report.page_sizes.is_empty() {
         writeln!(out)?;
-        let mut sizes = Table::new(&["pages at the first touch", "for programs that ask", "to change that, as root"]);
+        let mut sizes = Table::new(["pages at the first touch", "for programs that ask", "to change that, as root"]);
         for size in &report.page_sizes {
             let change = size.file.as_ref().zip(size.write).map(|(file, word)| format!("echo {word} > {file}"));
             let given = if size.given { "yes" } else { "no" };
@@ -150,7 +151,7 @@ fn print(out: &mut impl Write, report: &Report) -> Result<(), Failure> {
     }
     for feature in &report.features {
         writeln!(out)?;
-        let mut parts = Table::new(&[feature.feature, "backend", "meaning"]);
+        let mut parts = Table::new([feature.feature, "backend", "meaning"]);
         for part in &feature.parts {
             parts.row([part.part.to_owned(), part.backend.unwrap_or("nothing").to_owned(), part.meaning.clone()]);
         }

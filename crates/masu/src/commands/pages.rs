@@ -9,13 +9,15 @@ use access::{AccessMap, Backend, Class, Observer, WindowHeat, estimate};
 use linux::maps::{self, Mapping};
 use linux::{Pid, Untrusted};
 use serde::{Deserialize, Serialize};
+use units::cast::index;
 use units::{Address, Bytes, Pages, Rate};
 
 use crate::args::PagesTask;
 use crate::failure::Failure;
 use crate::open::{Observers, Purpose, admit, hold};
 use crate::terminal::clock::Stop;
-use crate::terminal::print::{self, Table};
+use crate::terminal::print;
+use crate::terminal::table::Table;
 use crate::{Done, HOST};
 
 /// The JSON output.
@@ -59,8 +61,8 @@ pub fn run(task: &PagesTask) -> Result<Done, Failure> {
     let failed = |error: linux::Error| Failure::at_process(&error);
     watch(observer.as_mut(), task.time, &stop).map_err(failed)?;
     if observer.address_space_changed() {
-        let line = format!("cannot look at process {}: it started another program meanwhile (exec)", task.pid);
-        return Err(Failure::new(line).remedy("Look again."));
+        let line = format!("cannot observe process {}: it started another program meanwhile (exec)", task.pid);
+        return Err(Failure::new(line).remedy("Run `masu pages` again."));
     }
     let mappings = maps::maps(&*HOST, task.pid).map_err(failed)?;
     let map = observer.map();
@@ -92,7 +94,7 @@ fn watch(observer: &mut dyn Observer, time: Duration, stop: &Stop) -> Result<(),
         while observer.age() < next && !stop.is_set() {
             std::thread::sleep(next.saturating_sub(observer.age()).min(Duration::from_millis(100)));
             bar.set_message(format!(
-                "looking for {:.0} s of {:.0} s",
+                "observing for {:.0} s of {:.0} s",
                 observer.age().as_secs_f64(),
                 time.as_secs_f64()
             ));
@@ -128,7 +130,7 @@ fn heat_of(mapping: &Mapping, map: &AccessMap) -> Option<MappingHeat> {
 fn add_runs(runs: &mut Vec<Run>, mapping: &Mapping, map: &AccessMap, heat: &WindowHeat) {
     let Some(part) = mapping.range.intersection(heat.window.range()) else { return };
     let from = part.start().page_in_window();
-    let count = usize::try_from(part.pages().0).unwrap_or(0);
+    let count = index(part.pages().0);
     for page in (from..from + count).filter(|page| heat.huge || heat.present.contains(*page)) {
         let start = heat.window.page(page);
         let Class { accessed_reads, rate } = map.class(heat, page);
@@ -202,7 +204,7 @@ fn print(out: &mut impl Write, report: &Report, task: &PagesTask) -> Result<(), 
 const WORTH_A_STRIP: Pages = Pages(512);
 
 fn table(mappings: &[&MappingHeat]) -> Result<String, Failure> {
-    let mut table = Table::new(&["address", "perms", "resident", "touched", "walks/s", "path"]);
+    let mut table = Table::new(["address", "perms", "resident", "touched", "walks/s", "path"]);
     for heat in mappings {
         table.row([
             format!("{:x}-{:x}", heat.start.0, heat.end.0),
@@ -221,7 +223,7 @@ fn table(mappings: &[&MappingHeat]) -> Result<String, Failure> {
 /// Runs as in the paper's `/proc/PID/page_acs`: address and count (the scans that saw it touched); and the rate,
 /// missing in the paper.
 fn print_runs(out: &mut impl Write, heat: &MappingHeat) -> std::io::Result<()> {
-    writeln!(out, "  {:<12} {:>8} {:>5}   walks/s a page", "run", "pages", "looks")?;
+    writeln!(out, "  {:<12} {:>8} {:>5}   walks/s a page", "run", "pages", "scans")?;
     for run in &heat.runs {
         let huge = if run.huge { "   huge" } else { "" };
         let Run { start, pages, accessed_reads, rate_per_s, .. } = run;

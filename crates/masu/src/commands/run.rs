@@ -30,7 +30,7 @@ use report::Report;
 use watch::{Seen, Wanted, Watch};
 
 /// Time from the start until a program with the library has taken a process slot, however slow its loader.
-const SEATED_WITHIN: Duration = Duration::from_secs(2);
+const SLOT_WITHIN: Duration = Duration::from_secs(2);
 
 /// Way of serving a program, with notes about it.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ pub fn run(task: &RunTask, relay: Result<Relay, Failure>) -> ExitCode {
 }
 
 /// Destination of the report.
-enum Place {
+enum Destination {
     Nowhere,
     Terminal,
     File(File),
@@ -65,14 +65,14 @@ fn started(task: &RunTask, relay: Relay) -> Result<ExitCode, NotStarted> {
     let host = thp::settings(&*HOST).ok();
     let mut served = serve_how(task, &file, host.as_ref())?;
     // The last step that can be refused, so that an existing file is emptied only for a run that starts.
-    let place = place(task)?;
-    place.empty();
-    let wanted = wanted(task, &mut served, !matches!(place, Place::Nowhere));
+    let destination = destination(task)?;
+    destination.empty();
+    let wanted = wanted(task, &mut served, !matches!(destination, Destination::Nowhere));
     privileges::keep_for_run(task, served.how, wanted.report)?;
-    let memory = watch::new_board()?;
+    let memory = watch::new_status_page()?;
     let mut changes = environment::without_ours(|name| std::env::var_os(name));
     if served.how == Huge::Touch {
-        let board = memory.path();
+        let status_page = memory.path();
         let sizes =
             host.as_ref().map_or(Ok(contract::placement::Sizes::NONE), |host| sizes::choose(&task.sizes, host))?;
         let settings = Settings {
@@ -82,7 +82,7 @@ fn started(task: &RunTask, relay: Relay) -> Result<ExitCode, NotStarted> {
             alone: task.no_children,
             last_count: wanted.report,
             sizes,
-            status_page: Some(&board),
+            status_page: Some(&status_page),
         };
         changes =
             environment::variables(&environment::library(environment::NAME)?, &settings, |name| std::env::var_os(name));
@@ -100,11 +100,11 @@ fn started(task: &RunTask, relay: Relay) -> Result<ExitCode, NotStarted> {
         }
     }
     let mut child = Child::start(&file, &task.command, &changes, relay)?;
-    let without_seat = (served.how != Huge::Touch).then_some(child.pid);
+    let without_slot = (served.how != Huge::Touch).then_some(child.pid);
     // From here on the program runs: a failure becomes a note.
     let mut not_done = |what: &str, error: std::io::Error| served.notes.push(format!("{what}: {error}"));
     let watch = (served.how != Huge::Off || wanted.report).then(|| {
-        Watch::begin(memory, Wanted { without_seat, ..wanted }).map_err(|error| not_done("not watched", error))
+        Watch::begin(memory, Wanted { without_slot, ..wanted }).map_err(|error| not_done("not watched", error))
     });
     let watch = watch.and_then(Result::ok);
     let hot = (served.how == Huge::Hot).then(|| {
@@ -112,8 +112,8 @@ fn started(task: &RunTask, relay: Relay) -> Result<ExitCode, NotStarted> {
         hot.map_err(|error| not_done("not served from outside", error))
     });
     let hot = hot.and_then(Result::ok);
-    let mut ended = child.wait_at_most(SEATED_WITHIN)?;
-    if ended.is_none() && served.how == Huge::Touch && watch.as_ref().is_some_and(|watch| !watch.is_seated(child.pid)) {
+    let mut ended = child.wait_at_most(SLOT_WITHIN)?;
+    if ended.is_none() && served.how == Huge::Touch && watch.as_ref().is_some_and(|watch| !watch.has_slot(child.pid)) {
         served.notes.push("the library was not loaded, for a reason that its file does not tell".to_owned());
     }
     let ended = match ended.take() {
@@ -122,21 +122,21 @@ fn started(task: &RunTask, relay: Relay) -> Result<ExitCode, NotStarted> {
     };
     let seen = watch.map(Watch::end).unwrap_or_default();
     let outcome = hot.map(Hot::end).transpose();
-    if !matches!(place, Place::Nowhere) {
+    if !matches!(destination, Destination::Nowhere) {
         let mut report = Report::of(&task.command, task.huge, served.how, &ended);
         fill(&mut report, seen, served.notes, outcome);
         // The program has run: a failure to write the report is printed, and does not change the status.
-        if let Err(error) = write(&report, place, task.json) {
+        if let Err(error) = write(&report, destination, task.json) {
             print::note(format_args!("cannot write the report: {error}"));
         }
     }
     Ok(end_as(ended.status))
 }
 
-impl Place {
+impl Destination {
     /// Empties the file, after the last step that can be refused.
     fn empty(&self) {
-        if let Place::File(file) = self {
+        if let Destination::File(file) = self {
             // A pipe or a terminal has no length.
             let _ = file.set_len(0);
         }
@@ -144,14 +144,14 @@ impl Place {
 }
 
 /// Opens the report's file before anything is started: a run may take hours.
-fn place(task: &RunTask) -> Result<Place, Failure> {
+fn destination(task: &RunTask) -> Result<Destination, Failure> {
     let mut opened = File::options();
     opened.write(true).create(true).truncate(false);
     match task.report.as_deref() {
-        None if !task.quiet && print::err().is_terminal() => Ok(Place::Terminal),
-        None => Ok(Place::Nowhere),
-        Some(path) if path == Path::new("-") => Ok(Place::Terminal),
-        Some(path) => opened.open(path).map(Place::File).map_err(|error| {
+        None if !task.quiet && print::err().is_terminal() => Ok(Destination::Terminal),
+        None => Ok(Destination::Nowhere),
+        Some(path) if path == Path::new("-") => Ok(Destination::Terminal),
+        Some(path) => opened.open(path).map(Destination::File).map_err(|error| {
             Failure::new(format!("cannot write the report to {}: {error}", path.display()))
                 .remedy("Name a file in a folder that you may write to, or - for standard error.")
         }),
@@ -209,11 +209,11 @@ fn wanted(task: &RunTask, served: &mut Served, report: bool) -> Wanted {
         if may_advise {
             trim = Some(trim::policy::Settings { max_extra_rss: task.max_extra_rss, ..trim::policy::MEASURED });
         } else {
-            let note = "windows that are touched thinly stay huge: to split them from outside needs CAP_SYS_NICE";
+            let note = "windows with little used memory stay huge: splitting them needs CAP_SYS_NICE";
             served.notes.push(note.to_owned());
         }
     }
-    Wanted { report, trim, without_seat: None }
+    Wanted { report, trim, without_slot: None }
 }
 
 fn fill(report: &mut Report, seen: Seen, notes: Vec<String>, outcome: Result<Option<hot::Outcome>, Failure>) {
@@ -227,7 +227,7 @@ fn fill(report: &mut Report, seen: Seen, notes: Vec<String>, outcome: Result<Opt
     report.rss_peak_bytes = report.rss_peak_bytes.max(seen.rss_peak);
     report.notes = notes;
     if seen.lost {
-        report.notes.push("what was seen while it ran is lost: the watching failed".to_owned());
+        report.notes.push("the counts of this run are lost: the thread that watched it failed".to_owned());
     }
     match outcome {
         Ok(None) => {}
@@ -243,9 +243,9 @@ fn fill(report: &mut Report, seen: Seen, notes: Vec<String>, outcome: Result<Opt
         Err(failure) => report.notes.push(format!("nothing was done from outside: {}", failure.line())),
     }
     match seen.code {
-        Code::FileMapped => report.notes.push("text: the file's own pages are huge; symbols as always".to_owned()),
+        Code::FileMapped => report.notes.push("text: the file's own pages are huge; symbols are unchanged".to_owned()),
         Code::Copied => report.notes.push(
-            "text: copied to anonymous huge pages, for the kernel maps no file huge here; perf and uprobes find no \
+            "text: copied to anonymous huge pages, because this kernel maps no huge pages of files; perf and uprobes find no \
              symbols in it, gdb does"
                 .to_owned(),
         ),
@@ -253,14 +253,14 @@ fn fill(report: &mut Report, seen: Seen, notes: Vec<String>, outcome: Result<Opt
         Code::Untouched => {}
     }
     if let Some(error) = seen.no_trim {
-        report.notes.push(format!("windows that are touched thinly stayed huge: {error}"));
+        report.notes.push(format!("windows with little used memory stayed huge: {error}"));
     }
     if seen.turned_away > 0 {
-        report.notes.push(format!("{} processes found no seat and are not in the report", seen.turned_away));
+        report.notes.push(format!("{} processes found no free slot and are not in the report", seen.turned_away));
     }
 }
 
-fn write(report: &Report, place: Place, json: bool) -> Result<(), Failure> {
+fn write(report: &Report, destination: Destination, json: bool) -> Result<(), Failure> {
     let mut text = Vec::new();
     if json {
         serde_json::to_writer(&mut text, report)?;
@@ -268,15 +268,15 @@ fn write(report: &Report, place: Place, json: bool) -> Result<(), Failure> {
     } else {
         report.print(&mut text)?;
     }
-    put(&text, place)
+    put(&text, destination)
 }
 
 /// Writes a report to its destination.
-fn put(text: &[u8], place: Place) -> Result<(), Failure> {
-    match place {
-        Place::Nowhere => {}
-        Place::Terminal => print::err().write_all(text)?,
-        Place::File(file) => Clean(file).write_all(text)?,
+fn put(text: &[u8], destination: Destination) -> Result<(), Failure> {
+    match destination {
+        Destination::Nowhere => {}
+        Destination::Terminal => print::err().write_all(text)?,
+        Destination::File(file) => Clean(file).write_all(text)?,
     }
     Ok(())
 }

@@ -18,7 +18,8 @@ use units::{Address, Bytes};
 use crate::args::{SetTask, Word};
 use crate::failure::Failure;
 use crate::open::{Purpose, admit, each, hold};
-use crate::terminal::print::{self, Table};
+use crate::terminal::print;
+use crate::terminal::table::Table;
 use crate::{Done, HOST};
 
 /// Request in the words of the command line.
@@ -173,7 +174,7 @@ impl Switch {
             let mut bytes = vec![0; status_page::BYTES];
             memory.read(mapping.range.start(), &mut bytes).map_err(failed)?;
             let words: Vec<u32> = bytes.as_chunks().0.iter().map(|word| u32::from_ne_bytes(*word)).collect();
-            let place = status_page::find_switches(&words, u32::try_from(pid.0).unwrap_or_default());
+            let place = status_page::find_switches(&words, pid.0.cast_unsigned());
             at = place.map(|(offset, _)| Address(mapping.range.start().0 + offset as u64));
         }
         at.map(|at| Switch { memory, at }).ok_or_else(|| {
@@ -230,7 +231,7 @@ fn print(out: &mut impl Write, report: &Report) -> std::io::Result<()> {
         Some(false) => writeln!(out, "   large mappings not aligned")?,
         None => writeln!(out)?,
     }
-    let mut table = Table::new(&["", "before", "after"]);
+    let mut table = Table::new(["", "before", "after"]);
     table.row([
         "huge windows, 2 MiB each".to_owned(),
         report.windows_huge_before.to_string(),

@@ -18,8 +18,8 @@ use crate::args::StatTask;
 use crate::failure::Failure;
 use crate::open::{Purpose, admit, each};
 use crate::terminal::clock::{Clock, Stop};
-use crate::terminal::print::Table;
-use crate::terminal::repeat::{again_and_again, every};
+use crate::terminal::repeat::{every, repeat};
+use crate::terminal::table::Table;
 use crate::{Done, HOST};
 
 /// The JSON output for a process.
@@ -43,7 +43,7 @@ pub fn run(task: &StatTask) -> Result<Done, Failure> {
 
 fn of_host(json: bool, every: Option<Duration>, stop: Stop) -> Result<Done, Failure> {
     let mut counters = BTreeMap::new();
-    again_and_again(every, Clock::new(stop, Vec::new()), json, |out| {
+    repeat(every, Clock::new(stop, Vec::new()), json, |out| {
         let host = host::look(&mut counters)?;
         if json {
             line(out, &host)?
@@ -66,7 +66,7 @@ fn of_processes(pids: &[Pid], json: bool, every: Option<Duration>, stop: Stop) -
         ends.push(end.try_clone()?);
     }
     let mut first = true;
-    again_and_again(every, Clock::new(stop, ends), json, |out| {
+    repeat(every, Clock::new(stop, ends), json, |out| {
         let mut left = Vec::new();
         let several = counters.len() > 1;
         for (number, (mut counter, end)) in std::mem::take(&mut counters).into_iter().enumerate() {
@@ -107,7 +107,7 @@ fn print(out: &mut impl Write, process: &Process) -> Result<(), Failure> {
     let Process { pid, name, rss_bytes, counted } = process;
     let forbidden = if counted.forbidden { "   huge pages forbidden (prctl)" } else { "" };
     writeln!(out, "process {pid} ({name})   resident {rss_bytes}{forbidden}")?;
-    let mut table = Table::new(&[
+    let mut table = Table::new([
         "windows of 2 MiB",
         "reserved",
         "allocated",
@@ -154,7 +154,7 @@ fn print_sizes(out: &mut impl Write, counted: &Counted) -> Result<(), Failure> {
         Some(Known::Unknown(why)) => return Ok(writeln!(out, "sizes below 2 MiB: not known: {why}")?),
         Some(Known::Value(sizes)) => sizes,
     };
-    let mut table = Table::new(&["page size", "allocated", "resident"]);
+    let mut table = Table::new(["page size", "allocated", "resident"]);
     for size in sizes {
         table.row([size.page_bytes.to_string(), size.allocated_pages.to_string(), size.resident_bytes.to_string()]);
     }

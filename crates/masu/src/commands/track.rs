@@ -48,7 +48,7 @@ pub fn run(task: &TrackTask) -> Result<Done, Failure> {
         observers,
         json: task.json,
         priority: Priority::default(),
-        nobody_listens: false,
+        reader_has_left: false,
         complaints: Complaints::default(),
         reasons: Complaints::default(),
     };
@@ -65,13 +65,13 @@ fn listen(path: &Path) -> Result<Listener, Failure> {
         runtime::public()?;
     }
     Listener::at(path).map_err(|errno| match errno {
-        Errno::ADDRINUSE => failed("somebody listens there, or it is no socket: address in use (EADDRINUSE)")
-            .remedy("One tracker serves all programs: end the other one, or give this one a place by --socket."),
+        Errno::ADDRINUSE => failed("another process listens there, or it is no socket: address in use (EADDRINUSE)")
+            .remedy("One tracker serves all programs: end the other one, or give this one a path by --socket."),
         Errno::INVAL | Errno::NAMETOOLONG => {
             failed("the path is too long for a socket, which has 107 bytes").remedy("Give a shorter one by --socket.")
         }
         Errno::ACCESS | Errno::PERM | Errno::NOENT | Errno::NOTDIR | Errno::ROFS => failed(&describe(errno))
-            .remedy("Run as root, or give a place by --socket; programs look for it in the variable MASU_TRACK."),
+            .remedy("Run as root, or give a path by --socket; programs look for it in the variable MASU_TRACK."),
         other => failed(&describe(other)),
     })
 }
@@ -153,7 +153,7 @@ struct Surroundings {
     json: bool,
     priority: Priority,
     /// The reader of the output has left, which is a normal end.
-    nobody_listens: bool,
+    reader_has_left: bool,
     complaints: Complaints,
     /// Reasons why a process cannot be served.
     reasons: Complaints,
@@ -190,7 +190,7 @@ impl Control for Surroundings {
     }
 
     fn stop(&self) -> bool {
-        self.stop.is_set() || self.nobody_listens
+        self.stop.is_set() || self.reader_has_left
     }
 
     fn cpu_time(&self) -> Duration {
@@ -256,7 +256,7 @@ impl Control for Surroundings {
             line += &format!(" (and {left_out} more such lines)");
         }
         let mut out = print::out();
-        self.nobody_listens |= writeln!(out, "{line}").and_then(|()| out.flush()).is_err();
+        self.reader_has_left |= writeln!(out, "{line}").and_then(|()| out.flush()).is_err();
     }
 }
 
@@ -286,7 +286,7 @@ impl Surroundings {
         } else {
             writeln!(out, "listening at {socket}   observing by {backend}\n{:>9}  {:>8}  program", "time", "process")
         };
-        self.nobody_listens |= said.and_then(|()| out.flush()).is_err();
+        self.reader_has_left |= said.and_then(|()| out.flush()).is_err();
     }
 }
 
@@ -296,15 +296,15 @@ fn told(what: &Event<'_>, at: f64) -> Option<String> {
         let (pid, name) = (program.target.pid, &program.target.name);
         format!("{at:>7.1} s  {pid:>8}  {name}: {text}")
     };
-    let somebody = |peer: &Peer, text: &str| {
+    let user = |peer: &Peer, text: &str| {
         let pid = peer.pid.map_or("?".to_owned(), |pid| pid.to_string());
         format!("{at:>7.1} s  {pid:>8}  user {}: {text}", peer.user)
     };
     Some(match what {
         Event::Registered(program) => of(program, &format!("registered; {}", terms_in_words(program))),
         Event::Changed(program) => of(program, &format!("other terms; {}", terms_in_words(program))),
-        Event::Refused(peer, why) => somebody(peer, &format!("refused: {}", why.text().to_string_lossy())),
-        Event::Malformed(peer) => somebody(peer, "cut off: what it sent makes no sense"),
+        Event::Refused(peer, why) => user(peer, &format!("refused: {}", why.text().to_string_lossy())),
+        Event::Malformed(peer) => user(peer, "cut off: it sent a malformed message"),
         Event::NotNotified(program, why) => of(program, &format!("not told: {}", unsent_in_words(*why))),
         Event::Round(program, before) => of(program, &round_in_words(program.totals(), *before)?),
         Event::Removed(program, why) => of(program, &farewell_in_words(program, *why)),
@@ -351,7 +351,7 @@ fn farewell_in_words(program: &Watched, why: EndReason) -> String {
         EndReason::Closed => "has left".to_owned(),
         EndReason::Ended => "has ended".to_owned(),
         EndReason::Disconnected => "was cut off".to_owned(),
-        EndReason::Stopped => "goes on alone".to_owned(),
+        EndReason::Stopped => "runs on unwatched".to_owned(),
         EndReason::Failed => match &program.target.failure {
             Some(error) => format!("cannot be worked on any more: {error}"),
             None => "cannot be worked on any more".to_owned(),
@@ -489,12 +489,12 @@ mod tests {
     }
 
     #[test]
-    fn a_place_where_somebody_listens_or_that_cannot_be_is_refused_in_words() {
+    fn a_path_that_is_in_use_or_cannot_be_is_refused_in_words() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("track.sock");
         let _first = listen(&path).unwrap();
         let said = listen(&path).unwrap_err().to_string();
-        assert!(said.contains("somebody listens there") && said.contains("--socket"), "{said}");
+        assert!(said.contains("another process listens there") && said.contains("--socket"), "{said}");
         let long = folder.path().join("x".repeat(120));
         assert!(listen(&long).unwrap_err().to_string().contains("too long"));
         let nowhere = folder.path().join("none/track.sock");

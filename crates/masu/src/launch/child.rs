@@ -20,6 +20,7 @@ use rustix::process::{Signal, pidfd_send_signal};
 use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGIO, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGVTALRM, SIGWINCH};
 use signal_hook::iterator::{Handle, Signals};
 use units::Bytes;
+use units::cast::fits;
 
 use crate::HOST;
 use crate::failure::Failure;
@@ -131,7 +132,7 @@ impl Child {
             signals.close();
             not_started(name, &error)
         })?;
-        let pid = Pid(process.id().try_into().unwrap_or(i32::MAX));
+        let pid = Pid(process.id().cast_signed());
         // From here on nothing may fail: the program runs. A relay that has ended passes no signal on.
         let _ = tell.send(pid);
         Ok(Child { process, begun, signals, pid, own_peak })
@@ -191,7 +192,7 @@ pub fn end_as(status: ExitStatus) -> ExitCode {
         // signal-hook knows the named signals only. Other signals end a process too, and masu catches none of them.
         signals::raise(signal);
         // If that fails, the status is that of a shell: 128 plus the signal.
-        return ExitCode::from(128u8.saturating_add(u8::try_from(signal).unwrap_or(127)));
+        return ExitCode::from(128u8.saturating_add(fits(signal)));
     }
     ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(NOT_STARTED))
 }

@@ -1,4 +1,4 @@
-//! All text output of masu: standard output and standard error, lines, and columns.
+//! All text output of masu: standard output, standard error, and lines.
 //!
 //! Names that others chose come as [`linux::Untrusted`], which shows itself escaped. This module is the second line of
 //! defence, for text such as a library's messages: [`Clean`] passes no control character but the newline, and a line, a
@@ -81,68 +81,6 @@ impl<W: Write> Write for Clean<W> {
     }
 }
 
-/// Text in columns: the first cell of a column is its head; numbers are aligned right, words left. A cell is one line;
-/// the middle of a cell longer than [`WIDEST`] is left out.
-#[derive(Debug, Default)]
-pub struct Table {
-    rows: Vec<Vec<String>>,
-}
-
-impl Table {
-    /// A table with these column heads.
-    pub fn new(heads: &[&str]) -> Table {
-        Table { rows: vec![heads.iter().map(|head| (*head).to_owned()).collect()] }
-    }
-
-    /// Adds a row.
-    pub fn row<const N: usize>(&mut self, cells: [String; N]) {
-        self.cells(cells.into_iter());
-    }
-
-    /// Adds a row with one cell for each column, for a number of columns known at run time.
-    pub fn cells(&mut self, cells: impl Iterator<Item = String>) {
-        self.rows.push(cells.map(|cell| cut(&visible(&cell))).collect());
-    }
-
-    /// Writes the table, each line after `indent`.
-    pub fn write(&self, to: &mut impl Write, indent: &str) -> std::io::Result<()> {
-        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
-        let wide = |column: usize| self.rows.iter().filter_map(|row| row.get(column)).map(|c| c.chars().count()).max();
-        let widths: Vec<usize> = (0..columns).map(|column| wide(column).unwrap_or(0)).collect();
-        let right: Vec<bool> = (0..columns).map(|column| self.is_number_column(column)).collect();
-        for row in &self.rows {
-            let mut line = String::from(indent);
-            for (column, cell) in row.iter().enumerate() {
-                let space = " ".repeat(widths[column] - cell.chars().count());
-                let (before, after) = if right[column] { (space.as_str(), "") } else { ("", space.as_str()) };
-                line.push_str(before);
-                line.push_str(cell);
-                line.push_str(after);
-                line.push_str("   ");
-            }
-            writeln!(to, "{}", line.trim_end())?;
-        }
-        Ok(())
-    }
-
-    fn is_number_column(&self, column: usize) -> bool {
-        let starts_as_number = |cell: &String| cell.starts_with(|c: char| c.is_ascii_digit() || c == '-' || c == '+');
-        self.rows.len() > 1 && self.rows[1..].iter().filter_map(|row| row.get(column)).all(starts_as_number)
-    }
-}
-
-/// Most characters of a cell: a path is shorter, unless it was made that long on purpose.
-const WIDEST: usize = 256;
-
-fn cut(cell: &str) -> String {
-    let chars: Vec<char> = cell.chars().collect();
-    if chars.len() <= WIDEST {
-        return cell.to_owned();
-    }
-    let (head, tail) = (&chars[..WIDEST / 2], &chars[chars.len() - (WIDEST / 2 - 1)..]);
-    head.iter().chain(&['…']).chain(tail).collect()
-}
-
 /// A signed change in percent: `+0.31 %`.
 pub fn percent(part: f64) -> String {
     format!("{:+.2} %", part * 100.0)
@@ -169,20 +107,6 @@ mod tests {
             let mut rest = text.chars();
             prop_assert!(printable.chars().all(|letter| rest.any(|other| other == letter)));
         }
-
-        #[test]
-        fn a_table_has_a_line_for_each_row_whatever_stands_in_the_cells(
-            cells in prop::collection::vec(["(?s).{0,400}", "(?s).{0,40}"], 0..5)
-        ) {
-            let mut table = Table::new(&["one", "other"]);
-            cells.iter().for_each(|row| table.row(row.clone()));
-            let mut text = Vec::new();
-            table.write(&mut text, "").unwrap();
-            let text = String::from_utf8(text).unwrap();
-            prop_assert_eq!(text.lines().count(), cells.len() + 1);
-            prop_assert!(text.chars().all(|letter| letter == '\n' || !letter.is_control()));
-            prop_assert!(text.lines().all(|line| line.chars().count() <= 2 * WIDEST + 3));
-        }
     }
 
     #[test]
@@ -192,27 +116,5 @@ mod tests {
         serde_json::to_writer(&mut out, text).unwrap();
         assert_eq!(serde_json::from_slice::<String>(&out.0).unwrap(), text);
         assert!(out.0.is_ascii());
-    }
-
-    #[test]
-    fn of_a_long_cell_the_ends_are_shown() {
-        assert_eq!(cut(&"x".repeat(WIDEST)), "x".repeat(WIDEST));
-        let long = format!("/begin/{}/end (deleted)", "ü".repeat(4000));
-        let shown = cut(&long);
-        assert_eq!(shown.chars().count(), WIDEST);
-        assert!(
-            shown.starts_with("/begin/ü") && shown.contains("ü…ü") && shown.ends_with("ü/end (deleted)"),
-            "{shown}"
-        );
-    }
-
-    #[test]
-    fn words_stand_left_and_numbers_right() {
-        let mut table = Table::new(&["window", "pages"]);
-        table.row(["a".to_owned(), "7".to_owned()]);
-        table.row(["bc".to_owned(), "512".to_owned()]);
-        let mut text = Vec::new();
-        table.write(&mut text, "  ").unwrap();
-        assert_eq!(String::from_utf8(text).unwrap(), "  window   pages\n  a            7\n  bc         512\n");
     }
 }

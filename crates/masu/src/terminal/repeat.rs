@@ -25,17 +25,17 @@ pub fn every(watch: Option<Watch>, pids: &mut Vec<Pid>) -> Option<Duration> {
 }
 
 /// Prints one report, or a series. A single report leaves Ctrl-C as it is: the signal ends masu at once.
-pub fn looks(
+pub fn reports(
     every: Option<Duration>,
     json: bool,
-    mut look: impl FnMut(&mut Vec<u8>) -> Result<bool, Failure>,
+    mut report: impl FnMut(&mut Vec<u8>) -> Result<bool, Failure>,
 ) -> Result<(), Failure> {
     if every.is_some() {
-        return again_and_again(every, Clock::new(Stop::on_signals()?, Vec::new()), json, look);
+        return repeat(every, Clock::new(Stop::on_signals()?, Vec::new()), json, report);
     }
     let mut text = Vec::new();
-    if !look(&mut text)? {
-        return Err(Failure::new("cannot look at what has ended meanwhile"));
+    if !report(&mut text)? {
+        return Err(Failure::new("cannot report on processes that have ended"));
     }
     let mut out = print::out();
     out.write_all(&text)?;
@@ -43,7 +43,7 @@ pub fn looks(
 }
 
 /// Prints once, or until stopped: in place on a terminal, one block after the other on a pipe.
-pub fn again_and_again(
+pub fn repeat(
     every: Option<Duration>,
     mut clock: Clock,
     json: bool,

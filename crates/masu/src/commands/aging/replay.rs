@@ -11,7 +11,8 @@ use sim::reclaim::{Aging, BASE_US, Counts, Lists, Machine, Outcome, Rate, replay
 use units::{Bytes, Fraction};
 
 use crate::failure::Failure;
-use crate::terminal::print::{self, Table};
+use crate::terminal::print;
+use crate::terminal::table::Table;
 
 /// Cost of a page that is not in memory, in µs: a disk that reads 1 GB/s sequentially. Only misses advance the time in
 /// a trace.
@@ -57,7 +58,7 @@ pub fn run(file: &Path, memory: Bytes, preferences: &Preferences, budget: Fracti
 }
 
 fn print(out: &mut impl Write, both: &Both) -> Result<(), Failure> {
-    let mut table = Table::new(&[
+    let mut table = Table::new([
         "phase",
         "file",
         "used for",

@@ -18,7 +18,7 @@ pub struct Found {
     pub ksm: Known<Run>,
     /// Flushing cache lines by address.
     #[serde(skip)]
-    flushes: Result<(), String>,
+    flushes: Known<()>,
     #[serde(skip)]
     partitions: Result<String, Missing>,
 }
@@ -28,7 +28,7 @@ pub fn try_out(files: &impl KernelFiles, host: &HostFacts) -> Found {
     Found {
         last_level_caches: caches::of_level(files, 3).into(),
         ksm: ksm::host(files).map(|host| host.run).into(),
-        flushes: Flusher::of_this_processor().map(|_| ()).map_err(|error| error.to_string()),
+        flushes: Flusher::of_this_processor().map(|_| ()).into(),
         partitions: divided(&host.resctrl),
     }
 }
@@ -109,7 +109,7 @@ pub fn standings(found: &Found) -> Vec<PartBackend> {
         },
     };
     let lacking = match (&found.flushes, &found.ksm) {
-        (Err(why), _) => Some(missing("KSM", why, "It wants an x86 processor with clflush.")),
+        (Known::Unknown(why), _) => Some(missing("KSM", why, "It wants an x86 processor with clflush.")),
         (_, Known::Unknown(why)) => Some(missing("KSM", why, "It wants a kernel with CONFIG_KSM.")),
         (_, Known::Value(Run::Merging)) => None,
         (_, Known::Value(_)) => Some(missing(

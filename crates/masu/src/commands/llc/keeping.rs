@@ -90,11 +90,11 @@ fn at_absent(absent: &Absent) -> Failure {
 pub fn keeper(
     config: &Config,
     directory: Option<&Path>,
-    knobs: HostSettings<'static, Rooted>,
+    settings: HostSettings<'static, Rooted>,
     is_over: impl Fn() -> bool + Send + 'static,
 ) -> Result<Kept, Failure> {
     let place = place(config, directory)?;
-    let host = Host::new(&*HOST, config, place, knobs, is_over).map_err(|error| match &error {
+    let host = Host::new(&*HOST, config, place, settings, is_over).map_err(|error| match &error {
         Error::Gone(_) => Failure::new(&error)
             .remedy("The configuration names a process that is not there; `pgrep -a NAME` finds a running one."),
         Error::Unsupported(_) => {

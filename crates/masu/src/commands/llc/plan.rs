@@ -14,7 +14,8 @@ use super::keeping::{SOLE_PLAN, at_host, at_trouble, config, keeper};
 use crate::args::PlanTask;
 use crate::failure::Failure;
 use crate::only_one::only_one;
-use crate::terminal::print::{self, Table};
+use crate::terminal::print;
+use crate::terminal::table::Table;
 use crate::{Done, HOST};
 
 /// The JSON output.
@@ -76,7 +77,7 @@ fn print(out: &mut impl Write, report: &Report) -> Result<(), Failure> {
         writeln!(out, "no partitions: what is shared is kept in the cache")?;
     } else {
         writeln!(out, "policy {}, {}", report.policy, report.basis)?;
-        let mut table = Table::new(&["group", "ways", "mask", "mode", "holds"]);
+        let mut table = Table::new(["group", "ways", "mask", "mode", "holds"]);
         for group in &report.groups {
             let ways = group.masks.first().map_or(0, |of| of.mask.ways().0);
             let mode = if group.exclusive { "exclusive" } else { "shareable" };
@@ -92,7 +93,7 @@ fn print(out: &mut impl Write, report: &Report) -> Result<(), Failure> {
         table.write(out, "")?;
     }
     if !report.slowdowns.is_empty() {
-        let mut table = Table::new(&["program", "expected slowdown"]);
+        let mut table = Table::new(["program", "expected slowdown"]);
         for of in &report.slowdowns {
             table.row([of.program.clone(), format!("{:.2}", of.slowdown)]);
         }

@@ -8,6 +8,7 @@ use llc::daemon::number::counted;
 use llc::daemon::report::{Event, Summary};
 use serde::Serialize;
 use units::Bytes;
+use units::cast::{index, saturated};
 
 use super::keeping::{Kept, SOLE, at_trouble, config, keeper};
 use super::lines::Lines;
@@ -29,14 +30,14 @@ pub fn run(task: &LlcRunTask) -> Result<Done, Failure> {
     let mut out =
         Out { json: task.json, lines: Lines::to(print::out(), if task.json { left_out_json } else { left_out })? };
     let is_over = stop.clone();
-    let mut keeper = keeper(&config, task.resctrl.as_deref(), runtime::knobs()?, move || is_over.is_set())?;
+    let mut keeper = keeper(&config, task.resctrl.as_deref(), runtime::settings()?, move || is_over.is_set())?;
     let told_to_end = stop.clone();
     let mut clock = Clock::new(stop, Vec::new());
     let outcome = attend(&mut keeper, &config, task.time, &mut clock, &mut out);
     let (summary, events, ended) = keeper.finish();
     let now = clock.now();
     // Everything is restored here, even if the reader has left.
-    let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    let micros = |time: Duration| saturated(time.as_micros());
     let summary = Summary { run_us: micros(now), cpu_us: micros(linux::cpu_time::of_process()), ..summary };
     let failed = outcome.is_err() || ended.is_err();
     let mut told = events.iter().try_for_each(|event| out.event(now, event));
@@ -89,7 +90,7 @@ struct Out {
 
 /// The line that reports dropped lines.
 fn left_out(lines: u64) -> String {
-    format!("{} left out: nobody read them", counted(usize::try_from(lines).unwrap_or(usize::MAX), "line"))
+    format!("{} left out: nobody read them", counted(index(lines), "line"))
 }
 
 fn left_out_json(lines: u64) -> String {
@@ -143,7 +144,7 @@ impl Out {
             (summary.run_us as f64 / 1e6, summary.cpu_us as f64 / 1e6, summary.refill_cpu_us as f64 / 1e6);
         let mut said = Vec::new();
         if partition {
-            said.push(counted(usize::try_from(summary.plans).unwrap_or(usize::MAX), "plan"));
+            said.push(counted(index(summary.plans), "plan"));
         }
         if summary.refilled_bytes > Bytes(0) {
             let unmerged = summary.unmerged_pages;

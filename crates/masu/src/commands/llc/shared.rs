@@ -18,8 +18,8 @@ use units::Pages;
 use crate::args::{DomainBy, SharedTask};
 use crate::failure::Failure;
 use crate::open::{Purpose, admit, each};
-use crate::terminal::print::Table;
 use crate::terminal::repeat;
+use crate::terminal::table::Table;
 use crate::{Done, HOST};
 
 /// Sets of sharing processes in the table; the JSON has all.
@@ -36,7 +36,7 @@ pub fn run(task: &SharedTask) -> Result<Done, Failure> {
     };
     let observer = Observer::new(by, BTreeSet::from([Pid::own()])).map_err(|error| at_frames(&error))?;
     let mut scans = Scans { whom, by, observer, in_part: false };
-    repeat::looks(task.watch, task.json, |out| scans.scan(out, task.json))?;
+    repeat::reports(task.watch, task.json, |out| scans.scan(out, task.json))?;
     Ok(if scans.in_part { Done::InPart } else { done })
 }
 
@@ -197,7 +197,7 @@ fn print(out: &mut impl Write, report: &Report, frames: Frames<'_>, of: Option<&
         write_smart_scan(out, report.ksm.unmerged())?;
     }
     for not_read in &report.not_read {
-        writeln!(out, "not looked at: process {}: {}", not_read.pid, not_read.why)?;
+        writeln!(out, "not read: process {}: {}", not_read.pid, not_read.why)?;
     }
     if report.cross_domain_frames > 0 {
         print_warning(out, report)?;
@@ -251,7 +251,7 @@ fn print_sets(out: &mut impl Write, report: &Report, frames: Frames<'_>) -> Resu
         let of = frames.member(*pid);
         of.map_or_else(|| pid.to_string(), |member| format!("{} {pid}", member.name))
     };
-    let mut table = Table::new(&["shared by", "frames", "pages", "saved", "domains", ""]);
+    let mut table = Table::new(["shared by", "frames", "pages", "saved", "domains", ""]);
     for set in report.sets.iter().take(SHOWN) {
         let domains: Vec<String> = set.domains.iter().map(ToString::to_string).collect();
         table.row([

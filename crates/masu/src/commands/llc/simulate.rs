@@ -20,7 +20,8 @@ use crate::Done;
 use crate::args::SimulateTask;
 use crate::failure::Failure;
 use crate::terminal::clock::Stop;
-use crate::terminal::print::{self, Table};
+use crate::terminal::print;
+use crate::terminal::table::Table;
 
 pub fn run(task: &SimulateTask) -> Result<Done, Failure> {
     let scenario = files::scenario(&task.scenario).map_err(|error| match error {
@@ -131,8 +132,7 @@ fn print_sweep(out: &mut impl Write, report: &Report) -> Result<(), Failure> {
     let mut heads = vec!["array".to_owned(), "condition".to_owned()];
     heads.extend(names.iter().map(|program| format!("{}, cycles", program.name)));
     heads.extend(["ratio", "unfairness", "even after", "region", "fills", "duty"].map(str::to_owned));
-    let heads: Vec<&str> = heads.iter().map(String::as_str).collect();
-    let mut table = Table::new(&heads);
+    let mut table = Table::new(heads);
     for point in &report.points {
         for condition in &point.conditions {
             // Without a shared partition nothing is warmed, and no thread is busy with that.
@@ -153,7 +153,7 @@ fn print_sweep(out: &mut impl Write, report: &Report) -> Result<(), Failure> {
                     format!("{:.2} %", duty * 100.0),
                 ]
             });
-            table.cells(cells.into_iter());
+            table.row(cells);
         }
     }
     table.write(out, "")?;
@@ -164,7 +164,7 @@ fn print_sweep(out: &mut impl Write, report: &Report) -> Result<(), Failure> {
 fn print_programs(out: &mut impl Write, report: &Report) -> Result<(), Failure> {
     let conditions: Vec<&OfCondition> = report.points.iter().flat_map(|point| &point.conditions).collect();
     let mut table =
-        Table::new(&["condition", "unfairness", "STP", "ANTT", "Jain", "classes", "plan changes", "regions"]);
+        Table::new(["condition", "unfairness", "STP", "ANTT", "Jain", "classes", "plan changes", "regions"]);
     for condition in &conditions {
         let figure = |of: fn(&llc::policy::metrics::Metrics) -> f64, digits: usize| {
             condition.metrics.as_ref().map_or_else(|| "-".to_owned(), |metrics| format!("{:.digits$}", of(metrics)))
@@ -188,7 +188,7 @@ fn print_programs(out: &mut impl Write, report: &Report) -> Result<(), Failure> 
     table.write(out, "")?;
     writeln!(out)?;
     let heads = ["condition", "program", "ways", "slowdown", "cycles/access", "misses", "MPKI", "free rides", "filled"];
-    let mut table = Table::new(&heads);
+    let mut table = Table::new(heads);
     for (condition, program) in conditions.iter().flat_map(|of| of.programs.iter().map(move |program| (of, program))) {
         table.row([
             condition.name.clone(),

@@ -1,6 +1,7 @@
 //! Heat of a mapping on one line: cells, each for an equal part of the mapping.
 
 use units::Pages;
+use units::cast::index;
 
 use super::{MappingHeat, Run};
 
@@ -18,7 +19,7 @@ pub fn strip(heat: &MappingHeat) -> String {
     let (Some(first), Some(last)) = (heat.runs.first(), heat.runs.last()) else { return String::new() };
     let start = first.start.0;
     let pages = (end(last) - start) / 4096;
-    let cells = usize::try_from(pages).unwrap_or(CELLS).min(CELLS);
+    let cells = index(pages).min(CELLS);
     let per_cell = pages.div_ceil(cells as u64).max(1);
     let mut line = vec![Cell::default(); cells];
     for run in &heat.runs {
@@ -36,7 +37,7 @@ fn add(line: &mut [Cell], run: &Run, start: u64, per_cell: u64) {
     while page < past {
         let cell = page / per_cell;
         let upto = past.min((cell + 1) * per_cell);
-        if let Some(cell) = usize::try_from(cell).ok().and_then(|cell| line.get_mut(cell)) {
+        if let Some(cell) = line.get_mut(index(cell)) {
             cell.present += upto - page;
             cell.touched += if run.accessed_reads > 0 { upto - page } else { 0 };
         }
@@ -51,7 +52,7 @@ impl Cell {
             Cell { touched: 0, .. } => '·',
             // One touched page of many gives the lowest block, all of them the full block.
             Cell { present, touched } => {
-                let eighth = usize::try_from((touched * 8).div_ceil(present)).unwrap_or(8);
+                let eighth = index((touched * 8).div_ceil(present));
                 BLOCKS[eighth.clamp(1, 8) - 1]
             }
         }

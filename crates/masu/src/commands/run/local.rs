@@ -22,15 +22,17 @@ use linux::untrusted::visible;
 use linux::{describe, open_files};
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use units::Bytes;
+use units::cast::{fits, saturated};
 
 use crate::args::run::{Base, Exchange, Local, Unit};
 use crate::args::{RunTask, Sections};
-use crate::commands::run::{Place, place, put};
+use crate::commands::run::{Destination, destination, put};
 use crate::failure::Failure;
 use crate::launch::child::{Child, Relay, end_as};
 use crate::launch::command::{Loads, NOT_STARTED, NotStarted, find, loads, refuse_privileged};
 use crate::launch::environment;
-use crate::terminal::print::{self, Table};
+use crate::terminal::print;
+use crate::terminal::table::Table;
 use crate::{HOST, privileges};
 
 /// Default backing store: on disk, and not in memory as /tmp may be.
@@ -57,7 +59,7 @@ pub fn started(task: &RunTask, local: Local, relay: Relay) -> Result<ExitCode, N
     refuse_conflicts(task, &url)?;
     let terms = terms(task, local)?;
     keep_to_itself()?;
-    let place = place(task)?;
+    let destination = destination(task)?;
     let cipher = cipher(task, &url);
     let not_sealed = cipher.is_none() && !matches!(url, StoreUrl::File(_));
     if matches!(url, StoreUrl::Redis(_)) {
@@ -72,7 +74,7 @@ pub fn started(task: &RunTask, local: Local, relay: Relay) -> Result<ExitCode, N
         ),
         None => Arc::<Patient>::clone(&store),
     };
-    place.empty();
+    destination.empty();
     privileges::keep_for_run(task, task.huge, false)?;
     let profiles = if task.no_profile { None } else { Folder::of_user(|name| std::env::var_os(name)) };
     // Each program needs descriptors while it runs.
@@ -95,14 +97,14 @@ pub fn started(task: &RunTask, local: Local, relay: Relay) -> Result<ExitCode, N
         let (why, remedy) = not_begun.words();
         return Err(Failure::new(format!("cannot run {} with --local: {why}", name.display())).remedy(remedy).into());
     }
-    if matches!(place, Place::Nowhere) {
+    if matches!(destination, Destination::Nowhere) {
         // Without a report, the parent of such a program has seen only a status: the reason is printed.
         seen.not_begun.iter().for_each(|not_begun| print::note(format_args!("{}", of_child(not_begun))));
     } else {
         let mut report = report(&seen, &terms, ended.run);
         report.sealed = cipher.map(|cipher| cipher.name().to_owned());
         report.notes.extend(not_sealed.then(|| NOT_SEALED.to_owned()));
-        if let Err(error) = write(&report, place, task.json) {
+        if let Err(error) = write(&report, destination, task.json) {
             print::note(format_args!("cannot write the report: {error}"));
         }
     }
@@ -165,7 +167,7 @@ fn terms(task: &RunTask, local: Local) -> Result<Terms, Failure> {
         meminfo(&*HOST).map_err(|error| Failure::new(format!("cannot see how much memory there is: {error}")))?;
     // 64 times the machine's memory, and at least 64 GiB. Cost: a number for each page that is touched.
     let most_pages = (memory.total.0 / PAGE_BYTES * 64).clamp(1 << 24, 1 << 30);
-    let frames = |bytes: Bytes| u32::try_from(bytes.0 / PAGE_BYTES).unwrap_or(u32::MAX);
+    let frames = |bytes: Bytes| saturated::<_, u32>(bytes.0 / PAGE_BYTES);
     let (budget_frames, budget_share) = match local {
         Local::Size(bytes) if bytes > memory.total => {
             let line = format!("cannot give the program {bytes} of local memory: this machine has {}", memory.total);
@@ -185,7 +187,7 @@ fn terms(task: &RunTask, local: Local) -> Result<Terms, Failure> {
     Ok(Terms {
         budget_frames,
         budget_share,
-        most_pages: u32::try_from(most_pages).unwrap_or(u32::MAX),
+        most_pages: fits(most_pages),
         unit_pages,
         base_pages,
         least_bytes: LEAST_MAPPING.0,
@@ -263,7 +265,7 @@ fn report(seen: &Seen, terms: &Terms, run: Duration) -> Report {
     report
 }
 
-fn write(report: &Report, place: Place, json: bool) -> Result<(), Failure> {
+fn write(report: &Report, destination: Destination, json: bool) -> Result<(), Failure> {
     let mut text = Vec::new();
     if json {
         serde_json::to_writer(&mut text, report)?;
@@ -271,7 +273,7 @@ fn write(report: &Report, place: Place, json: bool) -> Result<(), Failure> {
     } else {
         print(report, &mut text)?;
     }
-    put(&text, place)
+    put(&text, destination)
 }
 
 fn print(report: &Report, to: &mut impl Write) -> std::io::Result<()> {
@@ -287,7 +289,7 @@ fn print(report: &Report, to: &mut impl Write) -> std::io::Result<()> {
     let coming = some(report.faults_arriving, format!(" {} of what was coming,", report.faults_arriving));
     writeln!(
         to,
-        "  faults {}: {} from the store, {} from the staging,{coming} {} first touches",
+        "  faults {}: {} from the store, {} from the victim queue,{coming} {} first touches",
         report.faults,
         report.faults - report.faults_staged - report.faults_arriving - report.faults_first,
         report.faults_staged,
@@ -301,10 +303,7 @@ fn print(report: &Report, to: &mut impl Write) -> std::io::Result<()> {
         writeln!(to, "  sealed ({cipher})")?;
     }
     if report.backend.as_deref() == Some(Backend::Copy.name()) {
-        writeln!(
-            to,
-            "  pages were copied, not moved (backend copy); `masu facts` says on which backend this host stands"
-        )?;
+        writeln!(to, "  pages were copied, not moved (backend copy); `masu facts` says why")?;
     }
     if let [half, double] = report.what_if[..] {
         writeln!(
@@ -313,7 +312,7 @@ fn print(report: &Report, to: &mut impl Write) -> std::io::Result<()> {
             half.local_bytes, half.faults, double.local_bytes, double.faults
         )?;
     }
-    let mut table = Table::new(&["faults", "unit", "where"]);
+    let mut table = Table::new(["faults", "unit", "where"]);
     for site in report.sites.iter().take(SHOWN) {
         let line = match (&site.file, site.line) {
             (Some(file), Some(line)) => format!("{} ({file}:{line})", site.function),

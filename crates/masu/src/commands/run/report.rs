@@ -14,7 +14,7 @@ use units::Bytes;
 
 use crate::args::Huge;
 use crate::launch::child::Ended;
-use crate::terminal::print::Table;
+use crate::terminal::table::Table;
 
 /// Report of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -143,7 +143,7 @@ impl Report {
             "  processor {:.2} s + {:.2} s in the kernel   peak RSS {peak}   page faults {}, {} from disk",
             self.user_s, self.system_s, self.minor_faults, self.major_faults
         )?;
-        let mut table = Table::new(&["2 MiB windows", "reserved", "allocated", "failed", "downgraded"]);
+        let mut table = Table::new(["2 MiB windows", "reserved", "allocated", "failed", "downgraded"]);
         let known = |windows: Option<u64>| windows.map_or("not known".to_owned(), |windows| windows.to_string());
         let full = self.superpages.iter().filter(|(_, windows)| windows.reserved_windows > 0);
         for (kind, windows) in full.clone() {
@@ -168,7 +168,7 @@ impl Report {
         if self.demoted_windows > 0 {
             writeln!(
                 to,
-                "  touched thinly and split: {}, which returned {}",
+                "  split for little used memory: {}, which returned {}",
                 self.demoted_windows, self.returned_bytes
             )?;
         }
@@ -234,7 +234,7 @@ mod tests {
              processor 1.50 s + 0.25 s in the kernel   peak RSS 64.0 MiB   page faults 1234, 5 from disk\n  \
              2 MiB windows   reserved   allocated   failed   downgraded\n  \
              mmap                  10           7        2            1\n  \
-             touched thinly and split: 4, which returned 6.0 MiB\n"
+             split for little used memory: 4, which returned 6.0 MiB\n"
         );
     }
 

@@ -24,10 +24,10 @@ use crate::HOST;
 use crate::failure::Failure;
 
 /// Time from the start of a process to its first scan: shorter processes are not worth one.
-const FIRST_LOOK: Duration = Duration::from_secs(1);
+const FIRST_SCAN: Duration = Duration::from_secs(1);
 
 /// Longest interval between scans for a report.
-const LOOK_EVERY_MAX: Duration = Duration::from_secs(10);
+const SCAN_EVERY_MAX: Duration = Duration::from_secs(10);
 
 /// Tasks of the thread.
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +37,7 @@ pub struct Wanted {
     /// Split huge pages that hold unused memory.
     pub trim: Option<Trim>,
     /// A process that is watched without a process slot: it is served from outside.
-    pub without_seat: Option<Pid>,
+    pub without_slot: Option<Pid>,
 }
 
 /// Totals over all processes.
@@ -78,7 +78,7 @@ pub struct Watch {
 }
 
 /// Makes a status page for the programs of this run.
-pub fn new_board() -> Result<SharedMemory, Failure> {
+pub fn new_status_page() -> Result<SharedMemory, Failure> {
     let size = Bytes::kib(status_page::BYTES as u64 / 1024);
     let memory = SharedMemory::create(status_page::NAME, size)
         .map_err(|errno| Failure::new(format!("cannot make a page to share: {}", linux::describe(errno))))?;
@@ -101,17 +101,17 @@ impl Watch {
     }
 
     /// Whether this process has taken a process slot.
-    pub fn is_seated(&self, pid: Pid) -> bool {
+    pub fn has_slot(&self, pid: Pid) -> bool {
         StatusPage::of(self.memory.words())
-            .is_some_and(|board| board.slots_in_use().any(|seat| pid_of(seat) == Some(pid)))
+            .is_some_and(|page| page.slots_in_use().any(|slot| pid_of(slot) == Some(pid)))
     }
 
     /// Ends the thread, and returns its totals. A failure in the thread loses the report and nothing else.
     pub fn end(self) -> Seen {
         self.over.store(true, Relaxed);
-        if let Some(board) = StatusPage::of(self.memory.words()) {
-            board.doorbell().fetch_add(1, Relaxed);
-            shared_memory::wake(board.doorbell());
+        if let Some(page) = StatusPage::of(self.memory.words()) {
+            page.doorbell().fetch_add(1, Relaxed);
+            shared_memory::wake(page.doorbell());
         }
         self.thread.join().unwrap_or(Seen { lost: true, ..Seen::default() })
     }
@@ -131,8 +131,8 @@ struct Watched {
 impl Watched {
     fn new(pid: Pid) -> Watched {
         Watched {
-            due: Instant::now() + FIRST_LOOK,
-            quiet: FIRST_LOOK,
+            due: Instant::now() + FIRST_SCAN,
+            quiet: FIRST_SCAN,
             ours: None,
             counter: Counter::new(pid),
             trimmer: None,
@@ -143,7 +143,7 @@ impl Watched {
     /// Whether the process still runs, and is the owner of the process slot: it then has the status page mapped. The
     /// number in the slot proves nothing. Its process wrote it there itself; in a PID namespace it may be the number of
     /// another process; and a free number is reused.
-    fn presence(&mut self, pid: Pid, board_inode: u64) -> Presence {
+    fn presence(&mut self, pid: Pid, page_inode: u64) -> Presence {
         if let Some(process) = &self.ours {
             let at_once = Timespec::default();
             let ended = poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&at_once)).is_ok_and(|ended| ended > 0);
@@ -156,7 +156,7 @@ impl Watched {
             Err(_) => return Presence::Unknown,
         };
         match linux::maps::maps(&*HOST, pid) {
-            Ok(mappings) if mappings.iter().any(|mapping| is_board(mapping, board_inode)) => {
+            Ok(mappings) if mappings.iter().any(|mapping| is_status_page(mapping, page_inode)) => {
                 self.ours = Some(process);
                 Presence::Ours
             }
@@ -173,7 +173,7 @@ enum Presence {
     Gone,
 }
 
-fn is_board(mapping: &linux::maps::Mapping, inode: u64) -> bool {
+fn is_status_page(mapping: &linux::maps::Mapping, inode: u64) -> bool {
     let name = format!("/memfd:{}", status_page::NAME);
     mapping.inode == inode && mapping.path.bytes().starts_with(name.as_bytes())
 }
@@ -181,25 +181,25 @@ fn is_board(mapping: &linux::maps::Mapping, inode: u64) -> bool {
 fn watch(memory: &SharedMemory, wanted: Wanted, over: &AtomicBool) -> Seen {
     let mut seen = Seen::default();
     let mut all: BTreeMap<Pid, Watched> = BTreeMap::new();
-    let Some(board) = StatusPage::of(memory.words()) else { return seen };
+    let Some(page) = StatusPage::of(memory.words()) else { return seen };
     let inode = std::fs::metadata(memory.path()).map_or(0, |about| about.ino());
-    if let Some(pid) = wanted.without_seat {
+    if let Some(pid) = wanted.without_slot {
         all.insert(pid, Watched { ours: pid.open().ok(), ..Watched::new(pid) });
     }
     let begun = Instant::now();
     while !over.load(Relaxed) {
-        let bell = board.doorbell().load(Relaxed);
-        for seat in board.slots_in_use() {
-            let Some(pid) = pid_of(seat) else { continue };
+        let doorbell = page.doorbell().load(Relaxed);
+        for slot in page.slots_in_use() {
+            let Some(pid) = pid_of(slot) else { continue };
             let watched = all.entry(pid).or_insert_with(|| Watched::new(pid));
-            if seat.stage() == Stage::Leaving {
+            if slot.stage() == Stage::Leaving {
                 if wanted.report && matches!(watched.presence(pid, inode), Presence::Ours) {
                     count(pid, watched, &mut seen);
                 }
-                seat.set_stage(Stage::Counted);
-                shared_memory::wake(seat.stage_word());
+                slot.set_stage(Stage::Counted);
+                shared_memory::wake(slot.stage_word());
                 // The process is about to exit; programs that start many others need its slot.
-                board.release(&seat);
+                page.release(&slot);
             }
         }
         let mut gone = Vec::new();
@@ -207,12 +207,12 @@ fn watch(memory: &SharedMemory, wanted: Wanted, over: &AtomicBool) -> Seen {
             let stays = match watched.presence(*pid, inode) {
                 Presence::Ours => {
                     // A process that exits waits for this thread.
-                    let stop = || over.load(Relaxed) || board.doorbell().load(Relaxed) != bell;
-                    look(*pid, watched, wanted, &mut seen, begun.elapsed(), &stop)
+                    let stop = || over.load(Relaxed) || page.doorbell().load(Relaxed) != doorbell;
+                    scan(*pid, watched, wanted, &mut seen, begun.elapsed(), &stop)
                 }
                 Presence::Gone => false,
                 Presence::Unknown => {
-                    watched.due = Instant::now() + FIRST_LOOK;
+                    watched.due = Instant::now() + FIRST_SCAN;
                     true
                 }
             };
@@ -221,35 +221,35 @@ fn watch(memory: &SharedMemory, wanted: Wanted, over: &AtomicBool) -> Seen {
             }
         }
         for pid in gone {
-            let left = board.slots_in_use().filter(|seat| pid_of(*seat) == Some(pid)).collect::<Vec<_>>();
-            left.iter().for_each(|seat| board.release(seat));
-            all.remove(&pid).into_iter().for_each(|watched| settle_up(watched, &mut seen));
+            let left = page.slots_in_use().filter(|slot| pid_of(*slot) == Some(pid)).collect::<Vec<_>>();
+            left.iter().for_each(|slot| page.release(slot));
+            all.remove(&pid).into_iter().for_each(|watched| add_totals(watched, &mut seen));
         }
         let next = all.values().map(|watched| watched.due).min();
-        let nap = next.map_or(FIRST_LOOK, |due| due.saturating_duration_since(Instant::now())).min(FIRST_LOOK);
+        let nap = next.map_or(FIRST_SCAN, |due| due.saturating_duration_since(Instant::now())).min(FIRST_SCAN);
         if !over.load(Relaxed) {
-            shared_memory::wait(board.doorbell(), bell, nap);
+            shared_memory::wait(page.doorbell(), doorbell, nap);
         }
     }
-    board.close();
-    for seat in board.slots_in_use() {
+    page.close();
+    for slot in page.slots_in_use() {
         // A process that waits for its last count stops waiting.
-        shared_memory::wake(seat.stage_word());
+        shared_memory::wake(slot.stage_word());
     }
-    all.into_values().for_each(|watched| settle_up(watched, &mut seen));
-    let totals = board.totals();
-    seen.processes = board.processes().into();
+    all.into_values().for_each(|watched| add_totals(watched, &mut seen));
+    let totals = page.totals();
+    seen.processes = page.processes().into();
     (seen.aligned, seen.reserved_ever, seen.code) = (totals.aligned, totals.reserved, totals.code);
-    seen.turned_away = board.refused();
+    seen.turned_away = page.refused();
     seen
 }
 
-fn pid_of(seat: ProcessSlot<'_>) -> Option<Pid> {
-    i32::try_from(seat.process()).ok().filter(|pid| *pid > 0).map(Pid)
+fn pid_of(slot: ProcessSlot<'_>) -> Option<Pid> {
+    i32::try_from(slot.process()).ok().filter(|pid| *pid > 0).map(Pid)
 }
 
 /// Scans a process. False when it has ended.
-fn look(
+fn scan(
     pid: Pid,
     watched: &mut Watched,
     wanted: Wanted,
@@ -260,7 +260,7 @@ fn look(
     if wanted.report && !count(pid, watched, seen) {
         return false;
     }
-    watched.quiet = (watched.quiet * 2).min(LOOK_EVERY_MAX);
+    watched.quiet = (watched.quiet * 2).min(SCAN_EVERY_MAX);
     watched.due = Instant::now() + watched.quiet;
     let Some(settings) = wanted.trim else { return wanted.report || is_there(pid) };
     if watched.trimmer.is_none() && watched.no_trim.is_none() {
@@ -276,7 +276,7 @@ fn look(
         Err(error) if error.is_gone() => return false,
         Err(error) => {
             watched.no_trim = Some(error);
-            settle_up_trimmer(watched.trimmer.take(), seen);
+            add_trimmed(watched.trimmer.take(), seen);
         }
     }
     true
@@ -304,14 +304,14 @@ fn count(pid: Pid, watched: &mut Watched, seen: &mut Seen) -> bool {
     }
 }
 
-fn settle_up(watched: Watched, seen: &mut Seen) {
-    settle_up_trimmer(watched.trimmer, seen);
+fn add_totals(watched: Watched, seen: &mut Seen) {
+    add_trimmed(watched.trimmer, seen);
     if seen.no_trim.is_none() {
         seen.no_trim = watched.no_trim;
     }
 }
 
-fn settle_up_trimmer(trimmer: Option<Trimmer>, seen: &mut Seen) {
+fn add_trimmed(trimmer: Option<Trimmer>, seen: &mut Seen) {
     if let Some(trimmer) = trimmer {
         seen.demoted += trimmer.totals.demoted;
         seen.returned += trimmer.totals.returned;

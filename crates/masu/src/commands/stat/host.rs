@@ -16,7 +16,7 @@ use units::Bytes;
 use super::cell;
 use crate::HOST;
 use crate::failure::Failure;
-use crate::terminal::print::Table;
+use crate::terminal::table::Table;
 
 /// The JSON output.
 #[derive(Debug, Serialize)]
@@ -132,7 +132,7 @@ pub fn print(out: &mut impl Write, host: &Host) -> Result<(), Failure> {
         }
     }
     writeln!(out)?;
-    let mut events = Table::new(&["since boot", "times", "huge pages of 2 MiB"]);
+    let mut events = Table::new(["since boot", "times", "huge pages of 2 MiB"]);
     for (name, meaning) in EVENTS {
         if let Some(Some(times)) = host.events.get(name) {
             events.row([name.to_owned(), times.to_string(), meaning.to_owned()]);
@@ -151,7 +151,7 @@ fn print_sizes(out: &mut impl Write, host: &Host) -> Result<(), Failure> {
         Known::Value(sizes) => sizes,
     };
     let mut table =
-        Table::new(&["page size", "allocated", "fell back", "split", "not split", "to be split", "in use now"]);
+        Table::new(["page size", "allocated", "fell back", "split", "not split", "to be split", "in use now"]);
     for size in sizes.iter().filter(|size| size.anon_fault_alloc.is_some()) {
         let number = |count: Option<u64>| count.map_or_else(|| "-".to_owned(), |count| count.to_string());
         table.row([
@@ -173,11 +173,10 @@ fn print_free(out: &mut impl Write, host: &Host) -> Result<(), Failure> {
     let names: Vec<String> = host.free.iter().map(|zone| format!("node {} {}", zone.node, zone.zone)).collect();
     let orders = host.free.iter().map(|zone| zone.free_blocks.len()).max().unwrap_or(0);
     let heads = ["free blocks".to_owned(), "order".to_owned()];
-    let heads: Vec<&str> = heads.iter().chain(&names).map(String::as_str).collect();
-    let mut table = Table::new(&heads);
+    let mut table = Table::new(heads.into_iter().chain(names));
     for order in 0..orders {
         let blocks = host.free.iter().map(|zone| zone.free_blocks.get(order).copied().unwrap_or(0).to_string());
-        table.cells([buddyinfo::block_bytes(order).to_string(), order.to_string()].into_iter().chain(blocks));
+        table.row([buddyinfo::block_bytes(order).to_string(), order.to_string()].into_iter().chain(blocks));
     }
     table.write(out, "")?;
     let memory = Bytes(host.free_windows.saturating_mul(2 << 20));
@@ -189,7 +188,7 @@ fn print_processes(out: &mut impl Write, host: &Host) -> Result<(), Failure> {
     if host.processes.is_empty() {
         writeln!(out, "no process has huge pages, or memory that would get them")?;
     } else {
-        let mut table = Table::new(&[
+        let mut table = Table::new([
             "pid",
             "resident",
             "reserved",
