@@ -160,10 +160,14 @@ impl<F: KernelFiles + Sync + 'static> Daemon<F> {
         match self.try_step(now, &mut events) {
             // Transient errors are retried; nothing stays mlocked without a monitor in between.
             Err(DaemonError::Host(error @ (Error::Other(_) | Error::Gone(_)))) => {
-                if let Some(mlocks) = &mut self.mlocks {
-                    mlocks.back_off(now)?;
-                }
-                events.push(Event::Skipped { what: "this step".to_owned(), why: error.to_string() });
+                let what = match &mut self.mlocks {
+                    Some(mlocks) => {
+                        mlocks.back_off(now)?;
+                        "the rest of this step, and unlocked all pages"
+                    }
+                    None => "the rest of this step",
+                };
+                events.push(Event::Skipped { what: what.to_owned(), why: error.to_string() });
             }
             answer => answer?,
         }
@@ -233,14 +237,20 @@ impl<F: KernelFiles + Sync + 'static> Daemon<F> {
             self.control.add(Class::Data, swap.refaults(self.files)?);
         }
         for class in Class::ALL {
-            let Some((from, to, why)) = self.control.moved(class, stalled) else { continue };
-            events.push(Event::Moved { class, from, to, why });
-            if let (Class::Data, Some(swap)) = (class, &mut self.swap) {
-                swap.write(to, &mut self.host_settings, events)?;
+            let due = self.control.due_move(class, stalled);
+            if let Some((from, to, why)) = due {
+                let mut written = Vec::new();
+                // A level moves together with its setting; after an error both keep their values.
+                if let (Class::Data, Some(swap)) = (class, &mut self.swap) {
+                    swap.write(to, &mut self.host_settings, &mut written)?;
+                }
+                if let (Class::Cache, Some(streams)) = (class, &mut self.streams) {
+                    streams.set_level(to);
+                }
+                events.push(Event::Moved { class, from, to, why });
+                events.append(&mut written);
             }
-            if let (Class::Cache, Some(streams)) = (class, &mut self.streams) {
-                streams.set_level(to);
-            }
+            self.control.end_round(class, due.map(|(_, to, _)| to));
         }
         Ok(())
     }

@@ -90,26 +90,53 @@ impl LevelControl {
         self.stall.tick(files, now).map(Some)
     }
 
-    /// Moves the level of a class at the end of its round; returns the old level, the new one and the reason.
-    pub fn moved(&mut self, class: Class, stalled: Fraction) -> Option<(Level, Level, Why)> {
+    /// Move of a class that is due at the end of its round: the level, the new one and the reason. The caller carries it
+    /// out, and then ends the round.
+    pub fn due_move(&self, class: Class, stalled: Fraction) -> Option<(Level, Level, Why)> {
         let (bounds, level) = (self.preferences.get(class)?, self.levels.get(class)?);
-        let mut state = self.classes.get(class);
+        let state = self.classes.get(class);
         #[expect(clippy::cast_precision_loss, reason = "a rate")]
         let refaults_per_s = state.refaults as f64 / controller::EVERY.as_secs_f64();
-        state.refaults = 0;
         let quiet = self.reclaim_time.saturating_sub(state.quiet_since);
-        let moved = controller::moved(level, bounds, Measured { refaults_per_s, quiet, stalled });
-        if let Some((to, _)) = moved {
+        let (to, why) = controller::moved(level, bounds, Measured { refaults_per_s, quiet, stalled })?;
+        Some((level, to, why))
+    }
+
+    /// Ends the round of a class; `moved_to`: its new level. A class whose move failed keeps its round, and the move is
+    /// due again in the next one.
+    pub fn end_round(&mut self, class: Class, moved_to: Option<Level>) {
+        let mut state = self.classes.get(class);
+        state.refaults = 0;
+        if moved_to.is_some() {
             state.quiet_since = self.reclaim_time;
-            self.levels.set(class, Some(to));
+            self.levels.set(class, moved_to);
         }
         self.classes.set(class, state);
-        moved.map(|(to, why)| (level, to, why))
     }
 
     /// All refaults of the classes with a level.
     pub fn refaults(&self) -> Vec<Refaults> {
         let with_level = self.classes.iter().filter(|(class, _)| self.levels.get(*class).is_some());
         with_level.map(|(class, state)| Refaults { class, refaults: state.all_refaults }).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::levels::Bounds;
+
+    #[test]
+    fn a_failed_move_is_due_again_and_an_ended_round_keeps_no_refaults() {
+        let mut preferences = Preferences::default();
+        preferences.set(Class::Data, Some(Bounds { low: Level::clamped(40), high: Level::clamped(90) }));
+        let mut control = LevelControl::new(preferences, None);
+        control.add(Class::Data, 10_000);
+        let due = |control: &LevelControl| control.due_move(Class::Data, Fraction::ZERO).map(|(_, to, _)| to);
+        let to = due(&control);
+        assert_eq!((to, due(&control)), (Some(Level::clamped(60)), to), "until the round ends");
+        assert_eq!(control.levels().get(Class::Data), Some(Level::clamped(40)));
+        control.end_round(Class::Data, to);
+        assert_eq!((control.levels().get(Class::Data), due(&control)), (to, None));
     }
 }
