@@ -18,7 +18,7 @@ use std::rc::Rc;
 
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, PrintLevel, RingBuffer, RingBufferBuilder};
 use linux::Pid;
-use units::{Pages, cast};
+use units::Pages;
 
 use crate::backend::Unavailable;
 use crate::bpf_object::{self, Aligned};
@@ -220,7 +220,7 @@ fn insertion(run: Run, reported: u64) -> Option<Insertion> {
     let pages = run.first.saturating_add(reported)..end;
     let device = (run.device >> 20, run.device & 0xf_ffff);
     let file = FileId { device, inode: run.inode, generation: run.generation };
-    let process = Pid(cast::fits(run.process));
+    let process = Pid(i32::try_from(run.process).ok()?);
     (!pages.is_empty()).then_some(Insertion { file, pages, process })
 }
 
