@@ -5,7 +5,7 @@
 //! The target process ends with the test: when its [`TargetProcess`] is dropped, and also when the test itself is killed.
 //!
 //! ```ignore
-//! let mut target process = TargetProcess::start()?;
+//! let mut process = TargetProcess::start()?;
 //! let heap = process.map(Backing::Anonymous, 4)?;       // 4 windows
 //! process.write(heap.window(0), 7)?;                    // fills 512 pages with the pattern of seed 7
 //! process.read(heap.window(1).every(8))?;               // touches every eighth page of the second window

@@ -120,7 +120,7 @@ pub(crate) fn a_mask_is_long_enough(mount: &Mount) -> Trial {
         return not("a single way is enough here");
     }
     let group = mount.group("web")?;
-    let words = format!("Requirement at least {} bits in the mask\n", mount.min_ways);
+    let words = format!("Need at least {} bits in the mask\n", mount.min_ways);
     mount.refuses(&group.file("schemata"), &format!("{}1\n", mount.first()), Errno::INVAL, &words)?;
     group.write("schemata", &format!("{}{:x}\n", mount.first(), (1_u64 << mount.min_ways) - 1))?;
     Ok(Shown::Kept)
