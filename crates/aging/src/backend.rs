@@ -2,7 +2,7 @@
 //! Capabilities are found by trying; effects are measured after use.
 //!
 //! | class                          | level    | backend        | needs                                            |
-//! | code, read-only data, shared   | above 0  | mlock            | mlock of masu's own mapping, seen at the frame   |
+//! | code, read-only data, shared   | above 0  | mlock          | mlock of masu's own mapping, seen at the frame   |
 //! | data                           | above 0  | swappiness     | the host; a control group of version 1           |
 //! | data                           | 100      | no swap        | a control group of version 2 (`memory.swap.max`) |
 //! | page cache                     | below 100| drop-behind    | a tracepoint for page-cache insertions           |

@@ -68,7 +68,7 @@ fn the_budget_goes_where_a_byte_saves_most_walks() {
 }
 
 #[test]
-fn an_idle_huge_window_is_probed_before_it_is_times_split() {
+fn an_idle_huge_window_is_probed_before_it_is_split() {
     let s = settings();
     assert_eq!(judge(&huge(1, None, s.idle_rounds - 1, false), s), Verdict::Keep);
     assert_eq!(judge(&huge(1, None, s.idle_rounds, false), s), Verdict::Probe);
@@ -85,7 +85,7 @@ fn a_thin_window_is_probed_earlier_and_a_full_one_is_never_split() {
 }
 
 #[test]
-fn a_window_that_was_times_split_too_early_gets_twice_the_patience_each_time() {
+fn a_window_that_was_split_too_early_is_probed_after_twice_the_rounds_each_time() {
     let s = settings(); // 3 rounds
     let verdict = |idle_rounds, times_split| {
         let view = huge(1, None, idle_rounds, false);

@@ -1,6 +1,6 @@
 //! Admission of connections and programs, where clients may ask for more than there is.
 //!
-//! AccountConnections and programs are bounded in all, below the limit on descriptors, and for each account. An account is a
+//! Connections and programs are bounded in all, below the limit on descriptors, and for each account. An account is a
 //! user; subordinate users (subuid(5)) and user namespaces count as the owner's. A part of the total bound is kept
 //! for root with CAP_SYS_PTRACE. A connection that is not registered yet may be closed for a new one: the oldest one
 //! of the account with most connections, as long as that has more than the account of the new one. So an account with many
@@ -28,7 +28,7 @@ pub enum Account {
 /// Upper bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// AccountConnections in all.
+    /// Connections in all.
     pub connections: usize,
     /// Registered programs in all.
     pub programs: usize,
@@ -55,7 +55,7 @@ impl Bounds {
         Bounds { connections: part(DESCRIPTORS_OF_CONNECTION, 8192), programs: part(DESCRIPTORS_OF_PROGRAM, 4096) }
     }
 
-    /// AccountConnections of one account.
+    /// Connections of one account.
     fn of_account(&self, account: Account) -> usize {
         match account {
             Account::Privileged => self.connections,
