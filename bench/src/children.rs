@@ -1,13 +1,14 @@
 //! Programs started by a benchmark. Each is ended by its own process id when the benchmark ends, on every path.
 
 use std::io::{self, BufRead, BufReader, Read};
+use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group, set_parent_process_death_signal};
 use units::cast::fits;
 
@@ -122,6 +123,24 @@ impl OwnChild {
         }
     }
 
+    /// Waits until `answers` returns true, for ten seconds.
+    ///
+    /// # Errors
+    /// When it does not answer, or has ended, with its last words; or we are interrupted.
+    pub fn await_answer(&mut self, stop: &Stop, mut answers: impl FnMut() -> bool) -> Result<()> {
+        for _ in 0..400 {
+            stop.sleep(Duration::from_millis(25))?;
+            if answers() {
+                return Ok(());
+            }
+            if !self.is_running() {
+                let words = self.last_words();
+                bail!("{} {words}", self.name);
+            }
+        }
+        bail!("{} does not answer", self.name)
+    }
+
     /// Hands the further output to another reader: [`OwnChild::line`] finds nothing any more.
     pub fn take_lines(&mut self) -> Receiver<String> {
         std::mem::replace(&mut self.lines, channel().1)
@@ -222,6 +241,18 @@ pub struct Ended {
     pub errors: Vec<String>,
 }
 
+impl Ended {
+    /// Checks that it succeeded.
+    ///
+    /// # Errors
+    /// Its end and its last message, when it failed.
+    pub fn succeeded(&self) -> Result<()> {
+        let said = self.errors.iter().rfind(|line| !line.trim().is_empty()).map_or("no message", String::as_str);
+        ensure!(self.status.success(), "it {}: {said}", describe(self.status));
+        Ok(())
+    }
+}
+
 /// Total usage of a program and the programs that it waited for; the memory is that of the largest.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
 pub struct Usage {
@@ -305,6 +336,16 @@ fn lines_of(pipe: Option<impl Read + Send + 'static>) -> Receiver<String> {
         });
     }
     from
+}
+
+/// A free port of the loopback, for a server of ours. The kernel hands ports out in turns, so no other process uses it
+/// soon.
+///
+/// # Errors
+/// When there is none.
+pub fn free_port() -> Result<u16> {
+    let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
+    Ok(free.context("no port of the loopback is free")?.port())
 }
 
 #[cfg(test)]

@@ -10,8 +10,8 @@ use units::Bytes;
 use crate::pairs::{median, order_of_round};
 use crate::place::Place;
 use crate::process::{Resident, resident};
-use crate::redis::client::{Client, Look};
-use crate::redis::keys::{Distribution, Keys};
+use crate::random::Keys;
+use crate::redis::client::Client;
 use crate::redis::server::Server;
 use crate::report::Unit;
 use crate::session::Session;
@@ -65,15 +65,14 @@ pub fn run(session: &Session, options: &Options) -> Result<()> {
     let _guard = Guard::turn(Mode::Madvise)?;
     let plain = loaded("4 KiB pages", session, options)?;
     let mut servers = [plain, loaded("4 KiB pages, then masu attach", session, options)?, always];
-    let pool = Keys::over(usize::try_from(options.keys)?, Distribution::Uniform).draw(1 << 18, &mut Random::seeded(42));
+    let pool = Keys::over(options.keys, None).draw(1 << 18, &mut Random::seeded(42));
 
     session.progress("attaching masu");
     let mut attached = masu.attach(servers[1].server.pid(), &["--until-settled"], &session.processors)?;
     let go_on = |since| attached.is_running() && since < SETTLE_LIMIT;
     servers[1].client.get_while(&pool, VALUE_BYTES, &session.stop, go_on)?;
     let report = attached.finish(Duration::ZERO, &session.stop)?;
-    let all: Vec<u32> = (0..options.keys).collect();
-    servers[1].client.get_pipelined(&all, VALUE_BYTES, Look::Whole).context("after masu")?;
+    servers[1].client.check(options.keys, VALUE_BYTES).context("after masu")?;
 
     let time = Duration::from_millis(options.segment_ms);
     for round in 0..options.rounds {
@@ -92,8 +91,7 @@ fn loaded(name: &'static str, session: &Session, options: &Options) -> Result<Co
     let server = Server::start(&session.processors, Place::Only(0), &session.stop)?;
     let mut client = server.client()?;
     client.load(0, options.keys, VALUE_BYTES, &session.stop)?;
-    let all: Vec<u32> = (0..options.keys).collect();
-    client.get_pipelined(&all, VALUE_BYTES, Look::Whole)?;
+    client.check(options.keys, VALUE_BYTES)?;
     Ok(Condition { name, server, client, gets_per_s: Vec::new() })
 }
 

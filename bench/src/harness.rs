@@ -171,7 +171,8 @@ impl<W: Choice, S> Runs<W, S> {
         self.skipped.push(format!("skipped: {what}: {why}"));
     }
 
-    /// Measures `subject` under all `ways` in turns, `rounds` times, in the order ABBA.
+    /// Measures `subject` under all `ways` in turns, `rounds` times, in the order ABBA. Samples of the same subject and
+    /// condition are added to those of an earlier call.
     ///
     /// # Errors
     /// When a measurement fails, or we are interrupted.
@@ -198,17 +199,25 @@ impl<W: Choice, S> Runs<W, S> {
         cells: Vec<(String, W)>,
         mut once: impl FnMut(Turn<W>) -> Result<S>,
     ) -> Result<()> {
-        let (first, count) = (self.rows.len(), cells.len());
-        self.rows.extend(cells.into_iter().map(|(subject, way)| Row { subject, way, samples: Vec::new() }));
-        for (round, nth) in turns(rounds, count) {
+        let places: Vec<usize> = cells.into_iter().map(|(subject, way)| self.place(subject, way)).collect();
+        for (round, nth) in turns(rounds, places.len()) {
             session.stop.check()?;
-            let row = &mut self.rows[first + nth];
+            let row = &mut self.rows[places[nth]];
             let name = label(&row.subject, row.way.title());
             session.progress(&format!("round {} of {rounds}: {name}", round + 1));
             let sample = once(Turn { round, nth, way: row.way }).with_context(|| name)?;
             row.samples.push(sample);
         }
         Ok(())
+    }
+
+    /// Index of a row, which may have samples of an earlier measurement already.
+    fn place(&mut self, subject: String, way: W) -> usize {
+        let found = self.rows.iter().position(|row| row.subject == subject && row.way == way);
+        found.unwrap_or_else(|| {
+            self.rows.push(Row { subject, way, samples: Vec::new() });
+            self.rows.len() - 1
+        })
     }
 
     /// Adds samples that were measured otherwise.
@@ -467,6 +476,8 @@ mod tests {
         runs.measure(&session, 2, "x", &[Way::Kernel, Way::Masu], once).unwrap();
         assert_eq!(order, ["kernel", "masu-100", "masu-100", "kernel"]);
         assert_eq!(runs.of("x", Way::Masu), [(0, 1), (1, 1)]);
+        runs.measure(&session, 1, "x", &[Way::Masu], |turn| Ok((turn.round, turn.nth))).unwrap();
+        assert_eq!(runs.of("x", Way::Masu), [(0, 1), (1, 1), (0, 0)]);
         let fail = |_| anyhow::bail!("no memory");
         let said = runs.measure(&session, 1, "x", &[Way::Masu], fail).unwrap_err();
         assert_eq!(format!("{said:#}"), "x, masu --mapped 100: no memory");

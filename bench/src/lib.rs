@@ -23,6 +23,7 @@ pub mod host;
 pub mod hot_pages;
 pub mod idle_cost;
 pub mod known_hot_set;
+pub mod latency;
 pub mod launch;
 pub mod llc;
 pub mod mapping;

@@ -1,6 +1,7 @@
-//! Random orders, and ranks by Zipf's law.
+//! Random orders, ranks by Zipf's law, and keys.
 
-use units::spread::Random;
+use units::cast::fits;
+use units::spread::{Random, spread, within};
 
 /// `0, 1, … count − 1` in a random order.
 pub fn permutation(count: u32, random: &mut Random) -> Vec<u32> {
@@ -65,6 +66,35 @@ fn zeta(upto: usize) -> f64 {
     (1..=upto).map(|rank| (rank as f64).powf(-Zipf::THETA)).sum()
 }
 
+/// Keys `0..count`, drawn alike or by Zipf's law.
+#[derive(Clone, Debug)]
+pub struct Keys {
+    pub count: u32,
+    law: Option<Zipf>,
+}
+
+impl Keys {
+    /// Without a law, all keys are drawn alike.
+    pub const fn over(count: u32, law: Option<Zipf>) -> Keys {
+        Keys { count, law }
+    }
+
+    /// The next key.
+    pub fn one(&self, random: &mut Random) -> u32 {
+        let count = self.count as usize;
+        fits(match &self.law {
+            None => random.below(count),
+            // Ranks that follow each other lie anywhere, as in YCSB, so that no window holds all the hot keys.
+            Some(zipf) => within(spread(zipf.rank(random) as u64), count),
+        })
+    }
+
+    /// The next `wanted` keys.
+    pub fn draw(&self, wanted: usize, random: &mut Random) -> Vec<u32> {
+        (0..wanted).map(|_| self.one(random)).collect()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -79,6 +109,19 @@ mod tests {
         // 1 / zeta(1000) = 0.1304; four standard deviations of 100,000 draws are 0.0043.
         let share = first as f64 / f64::from(draws);
         assert!((share - 1.0 / zipf.zeta).abs() < 0.0043, "{share} against {}", 1.0 / zipf.zeta);
+    }
+
+    #[test]
+    fn keys_stay_below_their_count_and_zipf_repeats_them() {
+        let distinct = |law| {
+            let mut drawn = Keys::over(10_000, law).draw(5000, &mut Random::seeded(1));
+            assert!(drawn.iter().all(|key| *key < 10_000));
+            drawn.sort_unstable();
+            drawn.dedup();
+            drawn.len()
+        };
+        let (uniform, zipfian) = (distinct(None), distinct(Some(Zipf::over(10_000))));
+        assert!(zipfian * 2 < uniform, "{zipfian} and {uniform} distinct keys in 5000");
     }
 
     /// The sum over all ranks, from the first ten thousand and the Euler-Maclaurin formula for the others.

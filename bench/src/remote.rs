@@ -16,9 +16,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use units::Bytes;
 
-use crate::pairs::order_of_round;
+use crate::harness::Choice as _;
+use crate::pairs::turns;
 use crate::report::Report;
 use crate::session::Session;
+use crate::superpages::tools::Missing;
 
 mod cell;
 pub mod fault;
@@ -134,37 +136,40 @@ pub fn run(session: &Session, options: &Options) -> Result<()> {
         }
         None => None,
     };
-    let folder = std::env::current_exe()?.with_file_name("remote-workloads");
+    let folder = task::folder()?;
     session.warm_up_to(Bytes::gib(4))?;
     let copy_bytes_per_s = floor::copy_bandwidth();
     let (mut all, mut went) = (Vec::new(), Ok(()));
     for &task in &options.workloads {
         session.progress(&format!("{task}: making ready"));
-        match task.prepare(&folder, options.times_at_most, options.quick)? {
-            Err(missing) => skipped.push(format!("skipped: {task}: {missing}")),
-            Ok(ready) => {
-                let need = need::measure(session, &ready, ALL_LOCAL_LIMIT).with_context(|| task.to_string())?;
-                let area = need.paged_bytes.scaled(2.0) + need.rest_bytes + Bytes::mib(64);
-                let profiles = tempfile::tempdir().context("cannot make a folder for profiles")?;
-                let bench = Bench {
-                    session,
-                    masu: masu.as_ref(),
-                    store: options.store.as_deref(),
-                    background: !options.no_background,
-                    profiles: profiles.path(),
-                    ready: &ready,
-                    need: &need,
-                    zram: ways.contains(&Way::Zram).then(|| Area::zram(area)).transpose()?,
-                    swap_file: ways.contains(&Way::SwapFile).then(|| file(&options.swap_folder, area)).transpose()?,
-                };
-                let mut rows = Vec::new();
-                went = measure(&bench, options, task, &ways_of(&ready, &ways), &mut rows);
-                drop(bench);
-                all.push(Measured { task, need, rows });
-                if went.is_err() {
-                    break;
-                }
+        let ready = match task.prepare(&folder, options.times_at_most, options.quick) {
+            Ok(ready) => ready,
+            Err(error) if error.is::<Missing>() => {
+                skipped.push(format!("skipped: {task}: {error}"));
+                continue;
             }
+            Err(error) => return Err(error),
+        };
+        let need = need::measure(session, &ready, ALL_LOCAL_LIMIT).with_context(|| task.to_string())?;
+        let area = need.paged_bytes.scaled(2.0) + need.rest_bytes + Bytes::mib(64);
+        let profiles = tempfile::tempdir().context("cannot make a folder for profiles")?;
+        let bench = Bench {
+            session,
+            masu: masu.as_ref(),
+            store: options.store.as_deref(),
+            background: !options.no_background,
+            profiles: profiles.path(),
+            ready: &ready,
+            need: &need,
+            zram: ways.contains(&Way::Zram).then(|| Area::zram(area)).transpose()?,
+            swap_file: ways.contains(&Way::SwapFile).then(|| file(&options.swap_folder, area)).transpose()?,
+        };
+        let mut rows = Vec::new();
+        went = measure(&bench, options, task, &ways_of(&ready, &ways), &mut rows);
+        drop(bench);
+        all.push(Measured { task, need, rows });
+        if went.is_err() {
+            break;
         }
     }
     all.retain(|measured| !measured.rows.is_empty());
@@ -202,22 +207,18 @@ fn measure(bench: &Bench, options: &Options, task: Task, ways: &[Way], rows: &mu
         let budget = bench.need.paged_bytes.scaled(percent / 100.0).pages().bytes();
         let mut all_local: Vec<Run> = Vec::new();
         let mut ends: Vec<(Way, Vec<End>)> = ways.iter().map(|way| (*way, Vec::new())).collect();
-        for round in 0..options.rounds() {
-            for nth in order_of_round(round, ways.len() + 1) {
-                let name = if nth == 0 { "all-local".into() } else { ways[nth - 1].to_string() };
-                let (at, of) = (round + 1, options.rounds());
-                bench
-                    .session
-                    .progress(&format!("{task}: {} local, round {at} of {of}: {name}", tables::percent(percent)));
-                if nth == 0 {
-                    all_local.push(bench.all_local(ALL_LOCAL_LIMIT).with_context(|| task.to_string())?);
-                    continue;
-                }
-                let (way, ends) = &mut ends[nth - 1];
-                if ends.iter().all(|end| matches!(end, End::Well(_))) {
-                    let known = all_local.last().map_or(bench.need.run_s, |run| run.run_s);
-                    ends.push(bench.run_with(*way, budget, known).with_context(|| format!("{task} under {way}"))?);
-                }
+        for (round, nth) in turns(options.rounds(), ways.len() + 1) {
+            let name = if nth == 0 { "all-local".into() } else { ways[nth - 1].to_string() };
+            let (at, of) = (round + 1, options.rounds());
+            bench.session.progress(&format!("{task}: {} local, round {at} of {of}: {name}", tables::percent(percent)));
+            if nth == 0 {
+                all_local.push(bench.all_local(ALL_LOCAL_LIMIT).with_context(|| task.to_string())?);
+                continue;
+            }
+            let (way, ends) = &mut ends[nth - 1];
+            if ends.iter().all(|end| matches!(end, End::Well(_))) {
+                let known = all_local.last().map_or(bench.need.run_s, |run| run.run_s);
+                ends.push(bench.run_with(*way, budget, known).with_context(|| format!("{task} under {way}"))?);
             }
         }
         rows.push(Row { percent, budget, all_local, ways: ends });
@@ -239,22 +240,12 @@ fn report(
         if options.quick { ", small programs" } else { "" }
     );
     let mut report = Report::new(name(options), title, &session.host);
-    report.table("Programs, with all memory:", tables::programs(all));
-    report.table("Slowdown against all-local:", tables::slowdowns(all, ways));
+    tables::summary(&mut report, all, ways);
     for measured in all {
-        let heading = format!("{}: {}", measured.task, measured.task.what());
+        let heading = format!("{}: {}", measured.task, measured.task.title());
         report.table(&heading, tables::details(measured, copy_bytes_per_s));
     }
-    tables::targets(&mut report, all);
-    for (name, content) in figures::figures(all, ways) {
-        report.file(name, content);
-    }
-    for note in skipped {
-        report.note(note);
-    }
-    for note in NOTES {
-        report.note(note);
-    }
+    skipped.into_iter().chain(NOTES.map(str::to_owned)).for_each(|note| report.note(note));
     report.note(format!(
         "Floor of the whole run, one for all ways: the all-local run, and the bytes in and out of the way that moved least at {:.1} \
          GB/s, at which this machine copies memory.",

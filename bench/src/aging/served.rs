@@ -18,6 +18,7 @@ use super::running::{Cost, Running, Spared, finished};
 use crate::cgroup::MemoryCgroup;
 use crate::choices;
 use crate::harness::{Choice as _, Column, Metric, Runs};
+use crate::latency::Latency;
 use crate::launch::Program;
 use crate::masu::Masu;
 use crate::report::{Report, Target, Unit};
@@ -27,8 +28,6 @@ use crate::superpages::tools::Missing;
 mod latency;
 mod nginx;
 mod postgres;
-
-use latency::Latency;
 
 /// Arguments of `masu-bench served`.
 #[derive(Clone, Debug, clap::Args)]

@@ -6,9 +6,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
-use serde::Serialize;
 
 use crate::children::OwnChild;
+use crate::latency::Latency;
 use crate::place::Place;
 use crate::session::Session;
 use crate::superpages::tools::{compile_c, on_path};
@@ -16,29 +16,11 @@ use crate::workload::{Reply, Workload};
 
 const SOURCE: &str = include_str!("../../workloads/memcached/load.c");
 
-/// Latency of requests.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct Latency {
-    /// Requests timed.
-    pub requests: u64,
-    /// Median.
-    pub p50_us: f64,
-    /// One request in a hundred took longer.
-    pub p99_us: f64,
-    /// One request in a thousand took longer.
-    pub p999_us: f64,
-    /// The longest.
-    pub max_us: f64,
-}
-
 /// Result of asking for some time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Got {
-    /// Keys asked for.
     pub gets: f64,
-    /// Misses among them.
     pub misses: f64,
-    /// The time that it took.
     pub seconds: f64,
 }
 
@@ -67,10 +49,7 @@ impl Client {
         if on_path("gcc").is_some() && !["/usr/include", "/usr/local/include"].iter().any(has_libmemcached) {
             bail!("libmemcached is not installed. On Debian: apt-get install libmemcached-dev.");
         }
-        match compile_c(&folder, "load", &[("load.c", SOURCE)], &[OsString::from("-lmemcached")])? {
-            Ok(program) => Ok(program),
-            Err(missing) => bail!("{missing}"),
-        }
+        Ok(compile_c(&folder, "load", &[("load.c", SOURCE)], &[OsString::from("-lmemcached")])??)
     }
 
     /// Connects `connections` times to the server at `socket`, to ask for the drawn items.
@@ -137,14 +116,7 @@ impl Client {
     /// # Errors
     /// When the client is gone.
     pub fn latency(&mut self, session: &Session) -> Result<Latency> {
-        let reply = self.program.ask("latency", LIMIT, &session.stop)?;
-        Ok(Latency {
-            requests: reply.whole("requests")?,
-            p50_us: reply.number("p50_us")?,
-            p99_us: reply.number("p99_us")?,
-            p999_us: reply.number("p999_us")?,
-            max_us: reply.number("max_us")?,
-        })
+        Latency::of(&self.program.ask("latency", LIMIT, &session.stop)?)
     }
 }
 

@@ -6,18 +6,18 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, ensure};
-use serde::Serialize;
+use anyhow::{Result, ensure};
+use units::spread::Random;
 
+use crate::choices;
+use crate::harness::Runs;
 use crate::memcached::client::Client;
 use crate::memcached::condition::Condition;
 use crate::memcached::findings;
 use crate::memcached::keys::{Law, Wanted};
-use crate::memcached::one_run::{Bench, Run};
+use crate::memcached::one_run::Bench;
 use crate::memcached::server::locate;
-use crate::pairs::order_of_round;
 use crate::session::Session;
-use units::spread::Random;
 
 /// Arguments of `masu-bench memcached`.
 #[derive(Clone, Debug, clap::Args)]
@@ -75,14 +75,12 @@ pub struct Options {
     pub quick: bool,
 }
 
-/// Items that the clients ask for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum Workload {
-    /// All items, few of them often
-    Zipfian,
-    /// A few items of every 2 MiB, and no others
-    Scattered,
+choices! {
+    /// Items that the clients ask for.
+    pub enum Workload {
+        Zipfian = "zipfian", "All items, few of them often";
+        Scattered = "scattered", "A few items of every 2 MiB, and no others";
+    }
 }
 
 /// Memory of an item beyond its value: memcached's header, the key, and the unused rest of its chunk.
@@ -178,19 +176,12 @@ pub fn run(session: &Session, options: &Options) -> Result<()> {
     let masu = session.masu()?;
     let conditions = options.conditions();
     let plain = locate(options.plain_server.as_deref(), "plain")?;
-    let is_patched = conditions.iter().any(|condition| condition.is_patched());
-    let patched = is_patched.then(|| locate(options.hps_server.as_deref(), "hps")).transpose()?;
+    let patched =
+        conditions.contains(&Condition::Hps).then(|| locate(options.hps_server.as_deref(), "hps")).transpose()?;
     let client = Client::compile()?;
     session.warm_up()?;
     let bench = Bench { session, options, masu, plain, patched, client };
-    let mut all: Vec<(Condition, Vec<Run>)> = conditions.iter().map(|condition| (*condition, Vec::new())).collect();
-    for round in 0..options.runs() {
-        for nth in order_of_round(round, conditions.len()) {
-            let name = conditions[nth].name();
-            session.progress(&format!("run {} of {}: {name}", round + 1, options.runs()));
-            let one = bench.run(conditions[nth], round).with_context(|| format!("{name}, run {}", round + 1))?;
-            all[nth].1.push(one);
-        }
-    }
-    findings::report(session, options, &all).finish(session.save)
+    let mut runs = Runs::default();
+    runs.measure(session, options.runs(), "", &conditions, |turn| bench.run(turn.way, turn.round))?;
+    runs.finish(findings::report(session, options, &runs), session)
 }

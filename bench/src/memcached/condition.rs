@@ -1,50 +1,26 @@
 //! Conditions of a run: the memcached binary, the host's setting, and its helper (masu or none).
 
-use serde::Serialize;
-
+use crate::choices;
 use crate::thp::Mode;
 
-/// A condition.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum Condition {
-    /// memcached on 4 KiB pages
-    Default,
-    /// THP=always, without waiting for khugepaged
-    Always,
-    /// THP=always, after khugepaged has scanned all of the memory
-    Collapsed,
-    /// memcached's own option for huge pages, -L, under THP=madvise
-    LargePages,
-    /// Promotion alone: masu attach
-    Promote,
-    /// memcached and masu together: promotion and compaction
-    Hps,
+choices! {
+    /// Condition of a run. Under `always` khugepaged is not waited for; under `collapsed` it has scanned all of the memory.
+    pub enum Condition {
+        Default = "default", "Default";
+        Always = "always", "THP=always";
+        Collapsed = "collapsed", "THP=always, collapsed";
+        LargePages = "large-pages", "memcached -L";
+        Promote = "promote", "promotion alone";
+        Hps = "hps", "HPS";
+    }
 }
 
 impl Condition {
-    /// Name in tables.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Condition::Default => "Default",
-            Condition::Always => "THP=always",
-            Condition::Collapsed => "THP=always, collapsed",
-            Condition::LargePages => "memcached -L",
-            Condition::Promote => "promotion alone",
-            Condition::Hps => "HPS",
-        }
-    }
-
     /// The host's setting while it runs.
     pub const fn mode(self) -> Mode {
         match self {
             Condition::Always | Condition::Collapsed => Mode::Always,
             _ => Mode::Madvise,
         }
-    }
-
-    /// Whether this is the memcached that was built to cooperate.
-    pub const fn is_patched(self) -> bool {
-        matches!(self, Condition::Hps)
     }
 }

@@ -8,29 +8,27 @@ use std::io::{BufWriter, Write as _};
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use serde::Serialize;
+use units::cast::fits;
+use units::spread::Random;
 
+use crate::choices;
 use crate::mapping::WINDOW_BYTES;
-use crate::random::Zipf;
-use units::spread::{Random, spread, within};
+use crate::random::{Keys, Zipf};
 
-/// How often each item is asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum Law {
-    /// As YCSB's `zipfian` draws them: ranks of ten billion, scattered over the items by a hash
-    Ycsb,
-    /// Zipf's law over as many ranks as there are items, scattered by a hash: the hottest are hotter
-    Zipf,
-    /// Equal frequency for all items
-    Uniform,
+choices! {
+    /// Frequency of each item.
+    pub enum Law {
+        Ycsb = "ycsb", "As YCSB's `zipfian` draws them: ranks of ten billion, scattered over the items by a hash";
+        Zipf = "zipf", "Zipf's law over as many ranks as there are items, scattered by a hash: the hottest are hotter";
+        Uniform = "uniform", "Equal frequency for all items";
+    }
 }
 
-/// Distribution of the requested items.
+/// Requested items.
 #[derive(Clone, Debug)]
 pub enum Wanted {
     /// All items, by a law.
-    All(Law, Option<Zipf>),
+    All(Keys),
     /// These items, each as often as any other.
     Some(Vec<u32>),
 }
@@ -38,12 +36,14 @@ pub enum Wanted {
 impl Wanted {
     /// All of `items`, by `law`.
     pub fn all(items: u32, law: Law) -> Wanted {
-        let zipf = match law {
-            Law::Ycsb => Some(Zipf::ycsb()),
-            Law::Zipf => Some(Zipf::over(items as usize)),
-            Law::Uniform => None,
-        };
-        Wanted::All(law, zipf)
+        Wanted::All(Keys::over(
+            items,
+            match law {
+                Law::Ycsb => Some(Zipf::ycsb()),
+                Law::Zipf => Some(Zipf::over(items as usize)),
+                Law::Uniform => None,
+            },
+        ))
     }
 
     /// `per_window` items of every 2 MiB of `items` that take `chunk_bytes` each: anywhere in these 2 MiB, always the same.
@@ -56,27 +56,23 @@ impl Wanted {
             let parts = per_window.min(length);
             hot.extend((0..parts).map(|part| {
                 let (from, to) = (length * part / parts, length * (part + 1) / parts);
-                u32::try_from(first + from + random.below(to - from)).unwrap_or(u32::MAX)
+                fits::<_, u32>(first + from + random.below(to - from))
             }));
         }
         Wanted::Some(hot)
     }
 
     /// Number of distinct requested items.
-    pub fn distinct(&self, items: u32) -> usize {
+    pub fn distinct(&self) -> usize {
         match self {
-            Wanted::All(..) => items as usize,
+            Wanted::All(keys) => keys.count as usize,
             Wanted::Some(hot) => hot.len(),
         }
     }
 
-    fn one(&self, items: u32, random: &mut Random) -> u32 {
+    fn one(&self, random: &mut Random) -> u32 {
         match self {
-            Wanted::All(_, None) => u32::try_from(random.below(items as usize)).unwrap_or(0),
-            Wanted::All(_, Some(zipf)) => {
-                let place = within(spread(zipf.rank(random) as u64), items as usize);
-                u32::try_from(place).unwrap_or(0)
-            }
+            Wanted::All(keys) => keys.one(random),
             Wanted::Some(hot) => hot[random.below(hot.len())],
         }
     }
@@ -85,11 +81,11 @@ impl Wanted {
     ///
     /// # Errors
     /// When it cannot be written.
-    pub fn draw_to(&self, path: &Path, count: usize, items: u32, random: &mut Random) -> Result<()> {
+    pub fn draw_to(&self, path: &Path, count: usize, random: &mut Random) -> Result<()> {
         let mut write = || -> std::io::Result<()> {
             let mut file = BufWriter::with_capacity(1 << 20, File::create(path)?);
             for _ in 0..count {
-                file.write_all(&self.one(items, random).to_ne_bytes())?;
+                file.write_all(&self.one(random).to_ne_bytes())?;
             }
             file.flush()
         };
@@ -107,7 +103,7 @@ mod tests {
     fn counted(wanted: &Wanted, draws: usize) -> Vec<(usize, u32)> {
         let mut random = Random::seeded(5);
         let mut counts = vec![0; ITEMS as usize];
-        (0..draws).for_each(|_| counts[wanted.one(ITEMS, &mut random) as usize] += 1);
+        (0..draws).for_each(|_| counts[wanted.one(&mut random) as usize] += 1);
         let mut counts: Vec<(usize, u32)> = counts.into_iter().zip(0..).collect();
         counts.sort_unstable_by(|a, b| b.cmp(a));
         counts
@@ -143,19 +139,19 @@ mod tests {
         let wanted = Wanted::scattered(10_000, 600, 4, &mut Random::seeded(1));
         let Wanted::Some(hot) = &wanted else { panic!("these are some") };
         let in_window = WINDOW_BYTES / 600; // 3495 items
-        assert_eq!((in_window, wanted.distinct(10_000)), (3495, 12));
+        assert_eq!((in_window, wanted.distinct()), (3495, 12));
         for (window, items) in hot.chunks(4).enumerate() {
             assert!(items.iter().all(|item| *item as usize / in_window == window), "{items:?}");
             assert!(items.is_sorted_by(|a, b| a < b));
         }
         let mut random = Random::seeded(2);
-        assert!((0..1000).all(|_| hot.contains(&wanted.one(10_000, &mut random))));
+        assert!((0..1000).all(|_| hot.contains(&wanted.one(&mut random))));
     }
 
     #[test]
     fn what_is_drawn_is_what_the_client_reads() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        Wanted::all(10, Law::Uniform).draw_to(file.path(), 2000, 10, &mut Random::seeded(1)).unwrap();
+        Wanted::all(10, Law::Uniform).draw_to(file.path(), 2000, &mut Random::seeded(1)).unwrap();
         let bytes = std::fs::read(file.path()).unwrap();
         let numbers: Vec<u32> = bytes.chunks(4).map(|four| u32::from_ne_bytes(four.try_into().unwrap())).collect();
         assert!(

@@ -10,8 +10,9 @@ use serde::Serialize;
 use tempfile::TempDir;
 use units::Bytes;
 
+use crate::latency::Latency;
 use crate::masu::{Attached, Masu};
-use crate::memcached::client::{Client, Got, Latency};
+use crate::memcached::client::{Client, Got};
 use crate::memcached::command::Options;
 use crate::memcached::condition::Condition;
 use crate::memcached::keys::Wanted;
@@ -39,32 +40,23 @@ const DRAWN: usize = 1 << 22;
 
 /// Inputs common to all runs.
 pub struct Bench<'a> {
-    /// The host and the signals.
     pub session: &'a Session,
-    /// Arguments of the command.
     pub options: &'a Options,
-    /// The command under test.
     pub masu: Masu,
     /// memcached as the distribution has it.
     pub plain: PathBuf,
     /// memcached that cooperates, where it is needed.
     pub patched: Option<PathBuf>,
-    /// The compiled client.
     pub client: PathBuf,
 }
 
 /// Requests with a fixed number of keys each.
 #[derive(Clone, Debug, Serialize)]
 pub struct Measured {
-    /// Keys of a request.
     pub keys_per_get: usize,
-    /// Keys a second.
     pub gets_per_s: f64,
-    /// Latency of requests.
     pub latency: Latency,
-    /// Busy part of the server's processor.
     pub server_busy_fraction: f64,
-    /// Busy part of the client's processor.
     pub client_busy_fraction: f64,
 }
 
@@ -75,7 +67,6 @@ pub struct Watched {
     pub settling_fraction: f64,
     /// The same while it was measured.
     pub settled_fraction: f64,
-    /// Memory of the tracker.
     pub rss_bytes: f64,
 }
 
@@ -109,7 +100,7 @@ pub struct Run {
     pub watched: Option<Watched>,
     /// masu attach, where promotion was alone.
     pub attach: Option<AttachReport>,
-    /// `stats hps`.
+    /// Answer to `stats hps`.
     pub hps: Stats,
 }
 
@@ -152,7 +143,7 @@ impl Bench<'_> {
         let folder = TempDir::with_prefix("masu-bench-drawn-").context("cannot create a folder")?;
         let drawn = folder.path().join("drawn");
         let mut random = Random::seeded(round as u64);
-        Wanted::Some(vec![0]).draw_to(&drawn, 1024, items, &mut random)?;
+        Wanted::Some(vec![0]).draw_to(&drawn, 1024, &mut random)?;
         let mut client = self.connect(&server, &drawn)?;
 
         let (sampler, begun) = (Sampler::start(server.pid()), Instant::now());
@@ -164,20 +155,22 @@ impl Bench<'_> {
         let chunk_bytes =
             chunk_bytes(&server.stats("slabs")?).context("memcached does not say how large its chunks are")?;
         let wanted = options.wanted(chunk_bytes);
-        wanted.draw_to(&drawn, DRAWN, items, &mut random)?;
+        wanted.draw_to(&drawn, DRAWN, &mut random)?;
         let client = self.connect(&server, &drawn)?;
 
         let (gets_over_time, looks) = (Series::new(), Vec::new());
         let live =
             Live { bench: self, condition, server, client, tracker, attached: None, begun, gets_over_time, looks };
         let run = live.finish(sampler)?;
-        Ok(Run { load_s, chunk_bytes, asked_for: wanted.distinct(items), ..run })
+        Ok(Run { load_s, chunk_bytes, asked_for: wanted.distinct(), ..run })
     }
 
     /// Starts the server with a tracker that listens at `socket`, or will.
     fn start(&self, condition: Condition, socket: Option<&Path>) -> Result<Server> {
-        let program =
-            if condition.is_patched() { self.patched.as_ref().context("no patched memcached")? } else { &self.plain };
+        let program = match condition {
+            Condition::Hps => self.patched.as_ref().context("no patched memcached")?,
+            _ => &self.plain,
+        };
         let mut arguments = Vec::new();
         if condition == Condition::LargePages {
             arguments.push("-L".to_owned());
@@ -296,7 +289,7 @@ impl Live<'_> {
         Ok(Settled { got, at_s, latency: self.client.latency(session)?, attach })
     }
 
-    /// Whether a component is active that settles.
+    /// Whether masu or the tracker is active, which settle.
     const fn may_settle(&self) -> bool {
         self.tracker.is_some() || self.attached.is_some()
     }
@@ -308,26 +301,24 @@ impl Live<'_> {
         if self.tracker.is_none() {
             return Ok(false);
         }
-        self.looks.push(Look::of(&self.server.stats("hps")?));
+        self.looks.push(Look::of(&self.server.stats("hps")?)?);
         Ok(has_settled(&self.looks))
+    }
+
+    /// Of server and client.
+    fn processor_times(&self) -> Result<[f64; 2]> {
+        let of = |pid| processor_time(pid).map(|time| time.as_secs_f64());
+        Ok([of(self.server.pid())?, of(self.client.pid())?])
     }
 
     fn measure(&mut self, keys: usize) -> Result<(Got, Measured)> {
         let (session, options) = (self.bench.session, self.bench.options);
-        let busy = || -> Result<[f64; 2]> {
-            let of = |pid| processor_time(pid).map(|time| time.as_secs_f64());
-            Ok([of(self.server.pid())?, of(self.client.pid())?])
-        };
-        let (before, begun) = (busy()?, Instant::now());
+        let (before, begun) = (self.processor_times()?, Instant::now());
         let mut got = Got::default();
         for _ in 0..options.seconds() {
             got = got.and(self.client.get(keys, SECOND, session)?);
         }
-        let (after, took) = (
-            [self.server.pid(), self.client.pid()]
-                .map(|pid| processor_time(pid).map_or(0.0, |time| time.as_secs_f64())),
-            begun.elapsed().as_secs_f64(),
-        );
+        let (after, took) = (self.processor_times()?, begun.elapsed().as_secs_f64());
         ensure!(got.misses == 0.0, "{} keys were not there", got.misses);
         let [server_busy_fraction, client_busy_fraction] = [0, 1].map(|of| (after[of] - before[of]) / took);
         let latency = self.client.latency(session)?;

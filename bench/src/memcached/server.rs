@@ -43,19 +43,10 @@ impl Server {
         let mut command = Command::new(program);
         command.arg("-s").arg(folder.path().join("socket"));
         command.args(["-t", "1", "-c", "128", "-U", "0", "-u", "root", "-m", &memory_mib.to_string()]).args(arguments);
-        let child = OwnChild::start(command, &session.processors, place)?;
-        let mut server = Server { child, folder };
-        for _ in 0..400 {
-            session.stop.sleep(Duration::from_millis(25))?;
-            if server.stats("").is_ok() {
-                return Ok(server);
-            }
-            if !server.child.is_running() {
-                // The last lines of its output give the reason.
-                server.child.line(Duration::from_secs(5), &session.stop)?;
-            }
-        }
-        bail!("{} does not answer", program.display())
+        let mut child = OwnChild::start(command, &session.processors, place)?;
+        let socket = folder.path().join("socket");
+        child.await_answer(&session.stop, || stats(&socket, "").is_ok())?;
+        Ok(Server { child, folder })
     }
 
     /// Process id.
@@ -73,25 +64,33 @@ impl Server {
     /// # Errors
     /// When the server has ended, or does not know that command.
     pub fn stats(&self, what: &str) -> Result<Stats> {
-        let mut stream = UnixStream::connect(self.socket()).context("memcached does not listen")?;
-        stream.set_read_timeout(Some(Duration::from_secs(30)))?;
-        stream.write_all(format!("{}\r\n", format!("stats {what}").trim_end()).as_bytes())?;
-        let mut stats = Stats::new();
-        for line in BufReader::new(stream).lines() {
-            let line = line.context("memcached hung up")?;
-            match line.trim_end().strip_prefix("STAT ").map(|rest| rest.split_once(' ').unwrap_or((rest, ""))) {
-                Some((name, value)) => stats.insert(name.to_owned(), value.to_owned()),
-                None if line.trim_end() == "END" || line.trim_end() == "RESET" => return Ok(stats),
-                None => bail!("memcached answered `{}` to stats {what}", line.trim_end()),
-            };
-        }
-        bail!("memcached hung up")
+        stats(&self.socket(), what)
     }
 }
 
-/// The number called `name`; 0 where there is none.
-pub fn number(stats: &Stats, name: &str) -> f64 {
-    stats.get(name).and_then(|text| text.parse().ok()).unwrap_or(0.0)
+fn stats(socket: &Path, what: &str) -> Result<Stats> {
+    let mut stream = UnixStream::connect(socket).context("memcached does not listen")?;
+    stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+    stream.write_all(format!("{}\r\n", format!("stats {what}").trim_end()).as_bytes())?;
+    let mut stats = Stats::new();
+    for line in BufReader::new(stream).lines() {
+        let line = line.context("memcached hung up")?;
+        match line.trim_end().strip_prefix("STAT ").map(|rest| rest.split_once(' ').unwrap_or((rest, ""))) {
+            Some((name, value)) => stats.insert(name.to_owned(), value.to_owned()),
+            None if line.trim_end() == "END" || line.trim_end() == "RESET" => return Ok(stats),
+            None => bail!("memcached answered `{}` to stats {what}", line.trim_end()),
+        };
+    }
+    bail!("memcached hung up")
+}
+
+/// The number called `name`.
+///
+/// # Errors
+/// When there is none.
+pub fn number(stats: &Stats, name: &str) -> Result<f64> {
+    let text = stats.get(name).with_context(|| format!("memcached's statistics have no {name}"))?;
+    text.parse().with_context(|| format!("memcached's statistics: {name} is `{text}`"))
 }
 
 /// Bytes of an item, from a loaded server's slab statistics: those of the class with the most items.
@@ -125,19 +124,19 @@ pub fn locate(given: Option<&Path>, kind: &str) -> Result<PathBuf> {
 mod tests {
     use super::*;
 
-    fn stats(pairs: &[(&str, &str)]) -> Stats {
+    fn stats_of(pairs: &[(&str, &str)]) -> Stats {
         pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
     }
 
     #[test]
     fn numbers_are_found_by_name() {
-        let stats = stats(&[("items_moved", "12"), ("tracker", "watched")]);
-        assert_eq!(["items_moved", "tracker", "none"].map(|name| number(&stats, name)), [12.0, 0.0, 0.0]);
+        let stats = stats_of(&[("items_moved", "12"), ("tracker", "watched")]);
+        assert_eq!(["items_moved", "tracker", "none"].map(|name| number(&stats, name).ok()), [Some(12.0), None, None]);
     }
 
     #[test]
     fn an_item_takes_what_a_chunk_of_the_fullest_class_does() {
-        let slabs = stats(&[
+        let slabs = stats_of(&[
             ("1:chunk_size", "96"),
             ("1:used_chunks", "3"),
             ("8:chunk_size", "600"),

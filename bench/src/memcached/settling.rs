@@ -1,5 +1,7 @@
 //! Settling of memcached and masu: hardly any further promotion, no growth of the arena, and few moved items.
 
+use anyhow::Result;
+
 use crate::memcached::server::{Stats, number};
 
 /// Values of `stats hps` at one time.
@@ -25,15 +27,18 @@ const MORE: f64 = 0.01;
 
 impl Look {
     /// Reads the relevant values of `stats hps`.
-    pub fn of(stats: &Stats) -> Look {
+    ///
+    /// # Errors
+    /// When one is missing.
+    pub fn of(stats: &Stats) -> Result<Look> {
         let of = |name| number(stats, name);
-        Look {
-            rounds: of("tracker_rounds"),
-            promoted: of("tracker_promoted") + of("tracker_demoted"),
-            arena_bytes: of("arena_bytes"),
-            moved: of("items_moved"),
-            in_arena: of("chunks") - of("chunks_free"),
-        }
+        Ok(Look {
+            rounds: of("tracker_rounds")?,
+            promoted: of("tracker_promoted")? + of("tracker_demoted")?,
+            arena_bytes: of("arena_bytes")?,
+            moved: of("items_moved")?,
+            in_arena: of("chunks")? - of("chunks_free")?,
+        })
     }
 }
 
@@ -100,6 +105,9 @@ mod tests {
             ("chunks", "1000"),
             ("chunks_free", "100"),
         ];
-        assert_eq!(Look::of(&pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).into()), CALM);
+        let mut stats: Stats = pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        assert_eq!(Look::of(&stats).unwrap(), CALM);
+        stats.remove("chunks");
+        assert_eq!(Look::of(&stats).unwrap_err().to_string(), "memcached's statistics have no chunks");
     }
 }

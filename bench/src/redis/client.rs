@@ -23,7 +23,7 @@ pub struct Client {
 
 /// Depth of the check of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Look {
+enum Look {
     /// Length and first bytes, which depend on the key.
     Quick,
     /// Every byte.
@@ -108,11 +108,23 @@ impl Client {
         Ok(())
     }
 
-    /// Gets `keys`, two batches of [`DEPTH`] under way at a time, and checks the answers.
+    /// Gets `keys`, two batches of [`DEPTH`] under way at a time.
+    ///
+    /// # Errors
+    /// When the beginning of an answer is not that of the set value, or the server is gone.
+    pub fn get_pipelined(&mut self, keys: &[u32], value_bytes: usize) -> Result<()> {
+        self.get_checked(keys, value_bytes, Look::Quick)
+    }
+
+    /// Gets the keys `0..count` and checks every byte of the answers.
     ///
     /// # Errors
     /// When an answer is not the set value, or the server is gone.
-    pub fn get_pipelined(&mut self, keys: &[u32], value_bytes: usize, look: Look) -> Result<()> {
+    pub fn check(&mut self, count: u32, value_bytes: usize) -> Result<()> {
+        self.get_checked(&(0..count).collect::<Vec<u32>>(), value_bytes, Look::Whole)
+    }
+
+    fn get_checked(&mut self, keys: &[u32], value_bytes: usize, look: Look) -> Result<()> {
         let mut waiting: Option<&[u32]> = None;
         for batch in keys.chunks(DEPTH) {
             self.ask(batch)?;
@@ -150,7 +162,7 @@ impl Client {
             if !go_on(begun.elapsed()) {
                 break;
             }
-            self.get_pipelined(batch, value_bytes, Look::Quick)?;
+            self.get_pipelined(batch, value_bytes)?;
             done += batch.len();
         }
         Ok((done as f64 / begun.elapsed().as_secs_f64(), begun.elapsed()))
@@ -203,7 +215,7 @@ mod tests {
             theirs.read_to_end(&mut asked).unwrap();
             asked
         });
-        (Client { stream: ours, requests: Vec::new(), answers: Vec::new() }, server)
+        (Client::over(ours), server)
     }
 
     fn value(key: u32, bytes: usize) -> Vec<u8> {
@@ -215,7 +227,7 @@ mod tests {
     #[test]
     fn a_get_asks_for_its_key_and_takes_its_value() {
         let (mut client, server) = answering([value(7, 20), value(8, 20)].concat());
-        client.get_pipelined(&[7, 8], 20, Look::Whole).unwrap();
+        client.get_checked(&[7, 8], 20, Look::Whole).unwrap();
         drop(client);
         let one = |key| format!("*2\r\n$3\r\nGET\r\n$14\r\nkey:{key:010}\r\n");
         assert_eq!(String::from_utf8(server.join().unwrap()).unwrap(), one(7) + &one(8));
@@ -229,9 +241,9 @@ mod tests {
         let place = late.len() - 4;
         late[place] ^= 1;
         let (mut client, _server) = answering(late.clone());
-        client.get_pipelined(&[7], 20, Look::Quick).unwrap();
+        client.get_pipelined(&[7], 20).unwrap();
         let (mut client, _server) = answering(late);
-        assert!(client.get_pipelined(&[7], 20, Look::Whole).is_err());
+        assert!(client.get_checked(&[7], 20, Look::Whole).is_err());
     }
 
     #[test]

@@ -11,16 +11,19 @@ use hugepages::report::Report as AttachReport;
 use serde::Serialize;
 use units::Bytes;
 
+use crate::choices;
+use crate::harness::{Column, Metric, Runs, median_of, or_dash};
 use crate::masu::Masu;
-use crate::pairs::{Better, median, order_of_round};
 use crate::place::Place;
 use crate::process::{processor_time, resident};
-use crate::redis::client::{Client, Look};
-use crate::redis::keys::{Distribution, Keys};
-use crate::redis::latency::{Asker, Latency};
+use crate::random::Keys;
+use crate::redis::client::Client;
+use crate::redis::keys::Distribution;
+use crate::redis::latency::{Answered, Asker};
 use crate::redis::server::Server;
-use crate::report::{Report, Target, Unit, Versus};
+use crate::report::{Report, Target, Unit};
 use crate::session::Session;
+use crate::stop::Stop;
 use crate::table::Table;
 use crate::thp::{Guard, Mode};
 use crate::warm_up::Reservoir;
@@ -61,9 +64,16 @@ pub struct Options {
     pub settle_limit: u64,
 }
 
-const PLAIN: &str = "4 KiB pages";
-const ALWAYS: &str = "THP=always";
-const MASU: &str = "masu";
+choices! {
+    /// Server, and whether masu has been attached to the last of the three.
+    enum Way {
+        PlainBefore = "4k-before-masu", "4 KiB pages, before masu";
+        MasuBefore = "another-before-masu", "another, before masu";
+        Plain = "4k", "4 KiB pages";
+        Always = "always", "THP=always";
+        Masu = "masu", "masu";
+    }
+}
 
 /// Processor of the servers, and of the client.
 const SERVER: Place = Place::Only(0);
@@ -97,24 +107,24 @@ struct Segment {
 #[derive(Debug, Serialize)]
 struct Attach {
     server_busy_fraction: f64,
-    quiet: Latency,
-    /// Latency while another process frees as much memory as masu's promotions free.
-    freeing: Latency,
-    during: Latency,
-    after: Latency,
+    quiet: Answered,
+    /// While another process frees as much memory as masu's promotions free.
+    freeing: Answered,
+    during: Answered,
+    after: Answered,
     rss_before_bytes: f64,
     rss_after_bytes: f64,
     report: AttachReport,
 }
 
-#[derive(Debug, Default, Serialize)]
-struct Samples {
-    keys: u32,
-    /// The two servers on 4 KiB pages before masu touches one of them.
-    before: [Vec<Segment>; 2],
-    /// 4 KiB pages, THP=always, masu.
-    measured: [Vec<Segment>; 3],
-    attached: Vec<Attach>,
+impl Attach {
+    fn growth(&self) -> f64 {
+        self.rss_after_bytes / self.rss_before_bytes - 1.0
+    }
+
+    fn settled_s(&self) -> Option<f64> {
+        self.report.settled_s.filter(|_| self.report.settled)
+    }
 }
 
 /// Inputs common to all reloads.
@@ -122,6 +132,7 @@ struct Bench<'a> {
     session: &'a Session,
     options: &'a Options,
     masu: Masu,
+    /// No keys until the first server has been loaded with --gib.
     keys: Keys,
     random: Random,
 }
@@ -138,57 +149,50 @@ pub fn run(session: &Session, options: &Options) -> Result<()> {
     let masu = session.masu()?;
     session.warm_up()?;
     session.processors.bind_this_thread(CLIENT)?;
-    let mut bench = Bench { session, options, masu, keys: Keys::over(1, options.dist), random: Random::seeded(42) };
-    let mut samples = Samples { keys: options.keys.unwrap_or(0), ..Samples::default() };
+    let keys = options.dist.over(options.keys.unwrap_or(0));
+    let mut bench = Bench { session, options, masu, keys, random: Random::seeded(42) };
+    let (mut runs, mut attached) = (Runs::default(), Vec::new());
     for reload in 0..options.reloads {
-        bench.one_reload(reload, &mut samples).with_context(|| format!("reload {reload}"))?;
+        attached.push(bench.one_reload(reload, &mut runs).with_context(|| format!("reload {reload}"))?);
     }
-    report(session, options, &samples).finish(session.save)
+    runs.finish(report(session, options, bench.keys.count, &runs, &attached), session)
 }
 
 impl Bench<'_> {
-    fn one_reload(&mut self, reload: usize, samples: &mut Samples) -> Result<()> {
-        self.session.progress(&format!("reload {} of {}: loading three servers", reload + 1, self.options.reloads));
+    fn one_reload(&mut self, reload: usize, runs: &mut Runs<Way, Segment>) -> Result<Attach> {
+        let (session, pairs) = (self.session, self.options.pairs);
+        session.progress(&format!("reload {} of {}: loading three servers", reload + 1, self.options.reloads));
         // Under THP=always first, and alone: the others must never see that setting.
         let always = {
             let _guard = Guard::turn(Mode::Always)?;
-            self.load(samples)?
+            self.load()?
         };
         let _guard = Guard::turn(Mode::Madvise)?;
-        if reload == 0 {
-            self.keys = Keys::over(usize::try_from(samples.keys)?, self.options.dist);
-        }
-        let mut servers = [self.load(samples)?, always, self.load(samples)?];
-        self.session.progress("measuring two servers on 4 KiB pages");
-        for round in 0..self.options.pairs {
-            for nth in order_of_round(round, 2) {
-                let segment = self.segment(&mut servers[[0, 2][nth]])?;
-                samples.before[nth].push(segment);
-            }
-        }
-        self.session.progress("attaching masu");
+        let mut servers = [self.load()?, always, self.load()?];
+        runs.measure(session, pairs, "", &[Way::PlainBefore, Way::MasuBefore], |turn| {
+            self.segment(&mut servers[2 * turn.nth])
+        })?;
+        session.progress("attaching masu");
         let attached = self.attach(&mut servers[2])?;
-        samples.attached.push(attached);
-        let all: Vec<u32> = (0..samples.keys).collect();
-        servers[2].client.get_pipelined(&all, self.options.value_bytes, Look::Whole).context("after masu")?;
-        for round in 0..self.options.pairs {
-            self.session.progress(&format!("measuring, round {} of {}", round + 1, self.options.pairs));
-            for nth in order_of_round(round, 3) {
-                samples.measured[nth].push(self.segment(&mut servers[nth])?);
-            }
-        }
-        Ok(())
+        servers[2].client.check(self.keys.count, self.options.value_bytes).context("after masu")?;
+        runs.measure(session, pairs, "", &[Way::Plain, Way::Always, Way::Masu], |turn| {
+            self.segment(&mut servers[turn.nth])
+        })?;
+        Ok(attached)
     }
 
     /// Starts a server and loads it; the first one decides how many keys that takes.
-    fn load(&self, samples: &mut Samples) -> Result<Loaded> {
-        let stop = &self.session.stop;
-        let server = Server::start(&self.session.processors, SERVER, stop)?;
+    fn load(&mut self) -> Result<Loaded> {
+        let Bench { session, options, .. } = *self;
+        let server = Server::start(&session.processors, SERVER, &session.stop)?;
         let mut client = server.client()?;
-        samples.keys = load_keys(&mut client, samples.keys, self.options, stop)?;
-        let all: Vec<u32> = (0..samples.keys).collect();
+        if self.keys.count > 0 {
+            client.load(0, self.keys.count, options.value_bytes, &session.stop)?;
+        } else {
+            self.keys = options.dist.over(fill(&mut client, options, &session.stop)?);
+        }
         // Ends the growing of Redis's table as well, which every request moves on by a step.
-        client.get_pipelined(&all, self.options.value_bytes, Look::Whole)?;
+        client.check(self.keys.count, options.value_bytes)?;
         Ok(Loaded { server, client })
     }
 
@@ -217,25 +221,25 @@ impl Bench<'_> {
         let warm = if self.options.cold { Bytes(0) } else { rss_before.scaled(1.1) };
         stop.sleep(CALM)?;
         let mut asker = Asker { client: &mut loaded.client, keys, value_bytes, stop };
-        let load = asker.load(self.options.load, QUIET / 8)?;
+        let interval = asker.interval(self.options.load, QUIET / 8)?;
         let busy = processor_time(pid)?;
-        let quiet = asker.measure(load, until(QUIET))?;
+        let quiet = asker.measure(interval, until(QUIET))?;
         let server_busy_fraction = processor_time(pid)?.saturating_sub(busy).as_secs_f64() / QUIET.as_secs_f64();
         let small = Reservoir::fill_small(rss_before, stop)?;
         stop.sleep(CALM)?;
         let freeing = {
             let time = PROMOTING_A_GIB.mul_f64(rss_before.as_gib());
             let _flow = small.free_over(time);
-            asker.measure(load, until(time))?
+            asker.measure(interval, until(time))?
         };
         let reservoir = Reservoir::fill(warm, stop)?;
         stop.sleep(CALM)?;
         let flow = reservoir.flow()?;
         let mut attached = self.masu.attach(pid, &["--until-settled"], &self.session.processors)?;
         let limit = Duration::from_secs(self.options.settle_limit);
-        let during = asker.measure(load, || attached.is_running() && attached.age() < limit)?;
+        let during = asker.measure(interval, || attached.is_running() && attached.age() < limit)?;
         let report = attached.finish(Duration::ZERO, stop)?;
-        let after = asker.measure(load, until(QUIET))?;
+        let after = asker.measure(interval, until(QUIET))?;
         let rss_after = resident(pid)?.rss_bytes;
         drop(flow);
         let (rss_before_bytes, rss_after_bytes) = (rss_before.0 as f64, rss_after.0 as f64);
@@ -249,13 +253,9 @@ fn until(time: Duration) -> impl FnMut() -> bool {
     move || begun.elapsed() < time
 }
 
-/// Sets `wanted` keys, or as many as fill the memory asked for when it is 0. How many it was.
-fn load_keys(client: &mut Client, wanted: u32, options: &Options, stop: &crate::stop::Stop) -> Result<u32> {
+/// Sets keys until they fill the memory asked for; returns their number.
+fn fill(client: &mut Client, options: &Options, stop: &Stop) -> Result<u32> {
     const STEP: u32 = 20_000;
-    if wanted > 0 {
-        client.load(0, wanted, options.value_bytes, stop)?;
-        return Ok(wanted);
-    }
     let mut loaded = 0;
     while used_memory(client)? < options.gib * f64::from(1 << 30) {
         client.load(loaded, loaded + STEP, options.value_bytes, stop)?;
@@ -271,40 +271,40 @@ fn used_memory(client: &mut Client) -> Result<f64> {
     line.and_then(|number| number.trim().parse().ok()).context("redis does not say how much memory it uses")
 }
 
-fn report(session: &Session, options: &Options, samples: &Samples) -> Report {
-    let title = format!(
-        "redis: GET of {} keys, values of {} bytes, {} keys drawn; {} reloads",
-        samples.keys,
-        options.value_bytes,
-        options.dist.name(),
-        options.reloads
-    );
+fn report(session: &Session, options: &Options, keys: u32, runs: &Runs<Way, Segment>, attached: &[Attach]) -> Report {
+    let Options { value_bytes, dist, reloads, .. } = options;
+    let title =
+        format!("redis: GET of {keys} keys, values of {value_bytes} bytes, {dist} keys drawn; {reloads} reloads");
     let mut report = Report::new(name(options), title, &session.host);
-    let [plain, always, masu] = &samples.measured;
-    let speed = |segments: &[Segment]| segments.iter().map(|s| s.gets_per_s).collect::<Vec<_>>();
-    let memory = |segments: &[Segment]| segments.iter().map(|s| s.rss_bytes).collect::<Vec<_>>();
-    let mut versus =
-        |names: (&'static str, &'static str), base: &[Segment], this: &[Segment], targets: [Option<f64>; 2]| {
-            let versus = Versus { baseline: names.0, this: names.1 };
-            report.compare("GET", Unit::PerSecond, Better::More, versus, (&speed(base), &speed(this)));
-            targets[0].into_iter().for_each(|ratio| report.target(Target::AtLeast(ratio)));
-            report.compare("resident memory", Unit::Bytes, Better::Less, versus, (&memory(base), &memory(this)));
-            targets[1].into_iter().for_each(|ratio| report.target(Target::AtMost(ratio)));
-        };
-    versus((ALWAYS, MASU), always, masu, [Some(0.99), None]);
-    versus((PLAIN, MASU), plain, masu, [None, Some(1.01)]);
-    versus((PLAIN, ALWAYS), plain, always, [None, None]);
-    versus((PLAIN, "another, before masu"), &samples.before[0], &samples.before[1], [None, None]);
-    report.table("Servers, medians:", servers(&samples.measured));
+    let speed = Metric::more("GET", Unit::PerSecond, |run: &Segment| run.gets_per_s);
+    let memory = Metric::less("resident memory", Unit::Bytes, |run: &Segment| run.rss_bytes);
+    let metrics = [
+        speed.target_against(Way::Always, Way::Masu, Target::AtLeast(0.99)),
+        memory.target_against(Way::Plain, Way::Masu, Target::AtMost(1.01)),
+    ];
+    let pairs = [
+        (Way::Always, Way::Masu),
+        (Way::Plain, Way::Masu),
+        (Way::Plain, Way::Always),
+        (Way::PlainBefore, Way::MasuBefore),
+    ];
+    runs.compare(&mut report, &pairs, &metrics);
+    let columns = [
+        Column::median("on huge pages", Unit::Fraction, |run: &Segment| run.huge_bytes / run.rss_bytes),
+        Column::median("server's processor busy", Unit::Fraction, |run: &Segment| run.server_busy_fraction),
+    ];
+    runs.table(&mut report, "Servers, medians:", &columns);
     if !options.cold {
         report.note(
             "While masu promotes, memory that was warmed up before is freed as it is taken: a virtual machine whose host backs \
              its memory lazily would otherwise pay for that in each new huge page, some 5 ms here. --cold measures that.",
         );
     }
-    report.table("Attaching:", attaching(&samples.attached));
-    figures(&mut report, samples, options);
-    report.sample("redis", samples);
+    report.table("Attaching:", attaching(attached));
+    figures(&mut report, attached);
+    notes(&mut report, options, attached);
+    report.sample("keys", keys);
+    report.sample("attached", attached);
     report
 }
 
@@ -312,17 +312,7 @@ fn report(session: &Session, options: &Options, samples: &Samples) -> Report {
 fn name(options: &Options) -> String {
     let amount = options.keys.map_or_else(|| format!("{}gib", options.gib), |keys| format!("{keys}keys"));
     let cold = if options.cold { "-cold" } else { "" };
-    format!("redis-{}-{amount}{cold}", options.dist.name())
-}
-
-fn servers(measured: &[Vec<Segment>; 3]) -> Table {
-    let mut table = Table::new(["", "on huge pages", "server's processor busy"]);
-    for (name, segments) in [PLAIN, ALWAYS, MASU].iter().zip(measured) {
-        let middle = |part: fn(&Segment) -> f64| median(&segments.iter().map(part).collect::<Vec<_>>()).unwrap_or(0.0);
-        let huge = Unit::Fraction.print(middle(|s| s.huge_bytes / s.rss_bytes));
-        table.row([(*name).to_owned(), huge, Unit::Fraction.print(middle(|s| s.server_busy_fraction))]);
-    }
-    table
+    format!("redis-{}-{amount}{cold}", options.dist)
 }
 
 fn attaching(all: &[Attach]) -> Table {
@@ -340,53 +330,46 @@ fn attaching(all: &[Attach]) -> Table {
         "during",
     ];
     let mut table = Table::new(head);
-    for (reload, Attach { quiet, freeing, during, after, report, .. }) in all.iter().enumerate() {
-        let growth = all[reload].rss_after_bytes / all[reload].rss_before_bytes - 1.0;
-        let settled = report.settled_s.filter(|_| report.settled);
-        table.row([
-            (reload + 1).to_string(),
-            settled.map_or_else(|| "not settled".into(), |time| Unit::Seconds.print(time)),
-            report.windows_promoted.to_string(),
-            Unit::Fraction.print(growth),
-            Unit::Seconds.print(report.cpu_s),
-            Unit::Milliseconds.print(quiet.p999_ms),
-            Unit::Milliseconds.print(freeing.p999_ms),
-            Unit::Milliseconds.print(during.p999_ms),
-            Unit::Milliseconds.print(after.p999_ms),
-            Unit::Milliseconds.print(quiet.p99_ms),
-            Unit::Milliseconds.print(during.p99_ms),
-        ]);
+    for (nth, one) in all.iter().enumerate() {
+        let [quiet, freeing, during, after] = [one.quiet, one.freeing, one.during, one.after].map(|of| of.latency);
+        let latencies = [quiet.p999_ms, freeing.p999_ms, during.p999_ms, after.p999_ms, quiet.p99_ms, during.p99_ms];
+        let first = [
+            (nth + 1).to_string(),
+            one.settled_s().map_or_else(|| "not settled".into(), |time| Unit::Seconds.print(time)),
+            one.report.windows_promoted.to_string(),
+            Unit::Fraction.print(one.growth()),
+            Unit::Seconds.print(one.report.cpu_s),
+        ];
+        table.row(first.into_iter().chain(latencies.map(|ms| Unit::Milliseconds.print(ms))));
     }
     table
 }
 
-fn figures(report: &mut Report, samples: &Samples, options: &Options) {
-    let all = &samples.attached;
-    let longest = all.iter().map(|a| a.report.settled_s.filter(|_| a.report.settled)).collect::<Option<Vec<f64>>>();
+fn figures(report: &mut Report, all: &[Attach]) {
+    let longest = all.iter().map(Attach::settled_s).collect::<Option<Vec<f64>>>();
     let longest = longest.and_then(|times| times.into_iter().reduce(f64::max));
     report.figure("settled after attach, slowest reload", Unit::Seconds, longest, Some(Target::AtMost(10.0)));
-    let added: Vec<f64> = all.iter().map(|a| a.during.p999_ms - a.quiet.p999_ms).collect();
+    let p999 = |of: &Answered| of.latency.p999_ms;
+    let mut ms = |what, added: &dyn Fn(&Attach) -> f64, target| {
+        report.figure(what, Unit::Milliseconds, median_of(all, added), target);
+    };
     let what = "p99.9 of a request while masu promotes, above the quiet one";
-    report.figure(what, Unit::Milliseconds, median(&added), Some(Target::AtMost(1.0)));
-    let added: Vec<f64> = all.iter().map(|a| a.during.p999_ms - a.freeing.p999_ms).collect();
+    ms(what, &|one| p999(&one.during) - p999(&one.quiet), Some(Target::AtMost(1.0)));
     let what = "the same, above the one while as much memory is freed without masu";
-    report.figure(what, Unit::Milliseconds, median(&added), None);
-    let added: Vec<f64> = all.iter().map(|a| a.during.p99_ms - a.quiet.p99_ms).collect();
-    report.figure(
-        "p99 of a request while masu promotes, above the quiet one",
-        Unit::Milliseconds,
-        median(&added),
-        None,
-    );
-    let extra: Vec<f64> = all.iter().map(|a| a.rss_after_bytes / a.rss_before_bytes - 1.0).collect();
+    ms(what, &|one| p999(&one.during) - p999(&one.freeing), None);
+    let what = "p99 of a request while masu promotes, above the quiet one";
+    ms(what, &|one| one.during.latency.p99_ms - one.quiet.latency.p99_ms, None);
     let what = "extra resident memory, same server before and after";
-    report.figure(what, Unit::Fraction, median(&extra), Some(Target::AtMost(0.01)));
-    let busy: Vec<f64> = all.iter().map(|a| a.server_busy_fraction).collect();
+    report.figure(what, Unit::Fraction, median_of(all, Attach::growth), Some(Target::AtMost(0.01)));
+}
+
+fn notes(report: &mut Report, options: &Options, all: &[Attach]) {
+    let busy = median_of(all, |one| one.server_busy_fraction);
     report.note(format!(
         "While masu is attached, the client asks for {} of what it could at most, in batches of 64 GETs, which keeps the server \
          {} busy; a single one before each batch is timed, from when it was due.",
         Unit::Fraction.print(options.load),
-        Unit::Fraction.print(median(&busy).unwrap_or(0.0))
+        or_dash(Unit::Fraction, busy)
     ));
     report.note(
         "A promotion frees 512 small pages. Where the host of a virtual machine takes free memory back, the kernel spends \

@@ -1,68 +1,45 @@
 //! Latency of single requests while the server is busy with others.
 //!
 //! Cycles begin at fixed intervals, whether or not the previous one was late: a request that is timed, then a batch of
-//! pipelined ones, which keep the server's memory in use. The interval leaves the server some idle time ([`Load`]): at
-//! full load, a queue would be measured. A request is timed from the scheduled begin of its cycle, so the delay behind
+//! pipelined ones, which keep the server's memory in use. The interval leaves the server some idle time
+//! ([`Asker::interval`]): at full load, a queue would be measured. A request is timed from the scheduled begin of its cycle, so the delay behind
 //! a stall is counted.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use hdrhistogram::Histogram;
 use serde::Serialize;
 
+use crate::latency::{Latencies, Latency};
 use crate::pairs::median;
-use crate::redis::client::{Client, DEPTH, Look};
-use crate::redis::keys::Keys;
+use crate::random::Keys;
+use crate::redis::client::{Client, DEPTH};
 use crate::stop::Stop;
 use units::spread::Random;
 
-/// Percentiles of many requests, in milliseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Latency {
-    /// Requests timed.
-    pub requests: u64,
-    /// Requests answered in all, per second.
+/// Latency of the timed requests, and rate of all.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Answered {
+    #[serde(flatten)]
+    pub latency: Latency,
     pub gets_per_s: f64,
-    /// Median.
-    pub p50_ms: f64,
-    /// One request in a hundred took longer.
-    pub p99_ms: f64,
-    /// One request in a thousand took longer.
-    pub p999_ms: f64,
-    /// The longest.
-    pub max_ms: f64,
 }
-
-/// Rate of cycles.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Load {
-    /// Time from the beginning of one cycle to that of the next.
-    pub interval: Duration,
-}
-
-/// One minute; longer latencies count as this.
-const LONGEST_NS: u64 = 60_000_000_000;
 
 /// Asks one server for keys.
 pub struct Asker<'a> {
-    /// The connection.
     pub client: &'a mut Client,
-    /// Keys to request.
     pub keys: &'a Keys,
-    /// Bytes of each value.
     pub value_bytes: usize,
-    /// Flag that ends the measurement early.
     pub stop: &'a Stop,
 }
 
 impl Asker<'_> {
-    /// Rate of cycles that uses `part` of the server's capacity, measured over `time`.
+    /// Interval of cycles that uses `part` of the server's capacity, measured over `time`.
     ///
     /// # Errors
     /// When an answer is wrong, the server is gone, or we are interrupted.
-    pub fn load(&mut self, part: f64, time: Duration) -> Result<Load> {
+    pub fn interval(&mut self, part: f64, time: Duration) -> Result<Duration> {
         let (mut cycles, mut random, begun) = (Vec::new(), Random::seeded(7), Instant::now());
         while begun.elapsed() < time {
             let started = Instant::now();
@@ -71,34 +48,26 @@ impl Asker<'_> {
             cycles.push(started.elapsed().as_secs_f64());
         }
         let middle = median(&cycles).context("not a single cycle")?;
-        Ok(Load { interval: Duration::from_secs_f64(middle / part) })
+        Ok(Duration::from_secs_f64(middle / part))
     }
 
-    /// Times single requests under `load` while `go_on`, called once a cycle, returns true.
+    /// Times single requests, one each `interval`, while `go_on`, called once a cycle, returns true.
     ///
     /// # Errors
-    /// As [`Asker::load`].
-    pub fn measure(&mut self, load: Load, mut go_on: impl FnMut() -> bool) -> Result<Latency> {
-        let mut histogram = Histogram::<u64>::new_with_bounds(1, LONGEST_NS, 3).context("histogram")?;
-        let (mut random, begun) = (Random::seeded(8), Instant::now());
+    /// As [`Asker::interval`].
+    pub fn measure(&mut self, interval: Duration, mut go_on: impl FnMut() -> bool) -> Result<Answered> {
+        let (mut times, mut random, begun) = (Latencies::none()?, Random::seeded(8), Instant::now());
         let mut due = begun;
         while go_on() {
             thread::sleep(due.saturating_duration_since(Instant::now()));
             self.timed(&mut random)?;
-            let taken = u64::try_from(due.elapsed().as_nanos()).unwrap_or(u64::MAX);
-            histogram.record(taken.clamp(1, LONGEST_NS)).context("histogram")?;
+            times.add(due.elapsed());
             self.batch(&mut random)?;
-            due += load.interval;
+            due += interval;
         }
-        let at = |quantile| histogram.value_at_quantile(quantile) as f64 / 1e6;
-        Ok(Latency {
-            requests: histogram.len(),
-            gets_per_s: (histogram.len() * (DEPTH as u64 + 1)) as f64 / begun.elapsed().as_secs_f64(),
-            p50_ms: at(0.5),
-            p99_ms: at(0.99),
-            p999_ms: at(0.999),
-            max_ms: histogram.max() as f64 / 1e6,
-        })
+        let latency = times.percentiles();
+        let gets_per_s = (latency.requests * (DEPTH as u64 + 1)) as f64 / begun.elapsed().as_secs_f64();
+        Ok(Answered { latency, gets_per_s })
     }
 
     fn timed(&mut self, random: &mut Random) -> Result<()> {
@@ -109,7 +78,7 @@ impl Asker<'_> {
 
     fn batch(&mut self, random: &mut Random) -> Result<()> {
         let keys = self.keys.draw(DEPTH, random);
-        self.client.get_pipelined(&keys, self.value_bytes, Look::Quick)
+        self.client.get_pipelined(&keys, self.value_bytes)
     }
 }
 
@@ -118,7 +87,7 @@ mod tests {
     use std::io::{Read, Write};
 
     use super::*;
-    use crate::redis::keys::{Distribution, token};
+    use crate::redis::keys::token;
 
     const VALUE_BYTES: usize = 16;
 
@@ -148,16 +117,15 @@ mod tests {
         // The batch of the tenth cycle stalls: no timed request does, and the cycles after it begin late.
         let answering = thread::spawn(move || server(theirs, 10 * (DEPTH + 1) + 5, stall));
         let mut client = Client::over(ours);
-        let keys = Keys::over(100, Distribution::Uniform);
+        let keys = Keys::over(100, None);
         let stop = Stop::default();
         let mut asker = Asker { client: &mut client, keys: &keys, value_bytes: VALUE_BYTES, stop: &stop };
         let mut cycles = 0;
-        let load = Load { interval: Duration::from_millis(20) };
-        let latency = asker.measure(load, || {
+        let answered = asker.measure(Duration::from_millis(20), || {
             cycles += 1;
             cycles <= 60
         });
-        let latency = latency.unwrap();
+        let latency = answered.unwrap().latency;
         drop(client);
         answering.join().unwrap();
         assert_eq!(latency.requests, 60);

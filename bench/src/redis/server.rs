@@ -1,19 +1,18 @@
 //! A private `redis-server`: on a Unix socket in its own folder, and optionally on a port of the loopback; without
 //! persistence, ended when dropped.
 
-use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use tempfile::TempDir;
 
-use crate::children::OwnChild;
+use crate::children::{OwnChild, free_port};
 use crate::place::{Place, Processors};
 use crate::redis::client::Client;
 use crate::stop::Stop;
+use crate::superpages::tools::on_path;
 
 /// A running server.
 #[derive(Debug)]
@@ -38,9 +37,7 @@ impl Server {
     /// # Errors
     /// As [`Server::start`], or when there is no free port.
     pub fn start_on_loopback(processors: &Processors, place: Place, stop: &Stop) -> Result<Server> {
-        // The port is free now and soon reused by no other process: the kernel hands ports out in turns.
-        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
-        Server::start_on(free.context("no port of the loopback is free")?.port(), processors, place, stop)
+        Server::start_on(free_port()?, processors, place, stop)
     }
 
     /// The port of the loopback on which it listens; 0 for none.
@@ -66,19 +63,11 @@ impl Server {
         // With THP=always Redis would forbid itself huge pages by prctl, and no other process could give it any.
         command.args(["--disable-thp", "no", "--daemonize", "no", "--loglevel", "warning"]);
         command.args(["--activedefrag", "no", "--maxmemory", "0", "--databases", "1"]);
-        let child = OwnChild::start(command, processors, place)?;
-        let mut server = Server { child, folder, port };
-        for _ in 0..400 {
-            stop.sleep(Duration::from_millis(25))?;
-            if server.client().and_then(|mut client| client.command(&["PING"])).is_ok_and(|pong| pong == "PONG") {
-                return Ok(server);
-            }
-            if !server.child.is_running() {
-                // The last lines of its output give the reason.
-                server.child.line(Duration::from_secs(5), stop)?;
-            }
-        }
-        bail!("redis-server does not answer")
+        let mut child = OwnChild::start(command, processors, place)?;
+        let socket = folder.path().join("socket");
+        let ping = || Client::connect(&socket).and_then(|mut client| client.command(&["PING"]));
+        child.await_answer(stop, || ping().is_ok_and(|pong| pong == "PONG"))?;
+        Ok(Server { child, folder, port })
     }
 
     /// Process id.
@@ -107,9 +96,4 @@ fn program(folder: &Path) -> Result<PathBuf> {
     let link = folder.join("redis-server");
     symlink(&twin, &link).with_context(|| format!("cannot link {} to {}", link.display(), twin.display()))?;
     Ok(link)
-}
-
-fn on_path(name: &str) -> Option<PathBuf> {
-    let folders = std::env::var_os("PATH")?;
-    std::env::split_paths(&folders).map(|folder| folder.join(name)).find(|path| path.is_file())
 }

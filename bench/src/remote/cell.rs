@@ -5,7 +5,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use units::Bytes;
 
@@ -14,7 +14,7 @@ use super::swap::{Area, Swapped};
 use super::task::{Ready, Told};
 use super::way::Way;
 use crate::cgroup::MemoryCgroup;
-use crate::children::{Ended, OwnChild, describe};
+use crate::children::{Ended, OwnChild};
 use crate::launch::Program;
 use crate::masu::{Masu, local_report};
 use crate::place::Place;
@@ -68,7 +68,6 @@ pub enum End {
 /// Inputs common to all runs of one program.
 #[derive(Debug)]
 pub struct Bench<'a> {
-    /// The host, and a way to end early.
     pub session: &'a Session,
     /// The command under test, where it knows `--local`.
     pub masu: Option<&'a Masu>,
@@ -78,9 +77,7 @@ pub struct Bench<'a> {
     pub background: bool,
     /// Folder of site profiles of this program, for the way that uses them.
     pub profiles: &'a Path,
-    /// The program.
     pub ready: &'a Ready,
-    /// Memory need of the program.
     pub need: &'a Need,
     /// Swap areas, as far as they are wanted.
     pub zram: Option<Area>,
@@ -94,10 +91,8 @@ impl Bench<'_> {
     /// # Errors
     /// When it fails, or we are interrupted.
     pub fn all_local(&self, limit: Duration) -> Result<Run> {
-        match self.run(self.ready.program.command(), None, None, limit)? {
-            Some(ran) => self.judged(&ran).map_err(anyhow::Error::msg),
-            None => bail!("{} did not end within {} s", self.ready.program.path.display(), limit.as_secs()),
-        }
+        let ran = run_to_end(self.session, self.ready.program.command(), limit, EVERY, || Ok(()))?;
+        self.judged(ran.with_context(|| format!("it did not end within {} s", limit.as_secs()))?)
     }
 
     /// Runs the program with `budget` for its data, and ends it when it takes too long compared with `all_local_s`, its
@@ -142,26 +137,22 @@ impl Bench<'_> {
         if !self.background {
             arguments.push("--no-background");
         }
-        let command = program.under(masu, &arguments, Some(file.path()));
-        let Some(ran) = self.run(command, Some(cache), None, limit)? else {
-            return Ok(End::TooLong(self.ready.times_at_most));
-        };
-        let mut run = match self.judged(&ran) {
-            Ok(run) => run,
-            Err(complaint) => return Ok(End::Badly(complaint)),
-        };
-        let report = match local_report(file.path()) {
-            Ok(report) => report,
-            Err(error) => return Ok(End::Badly(format!("{error:#}"))),
-        };
-        if report.peak_resident_bytes > budget {
-            let (had, may) = (report.peak_resident_bytes, budget);
-            return Ok(End::Badly(format!("over its budget: {had} of {may}")));
-        }
-        (run.faults, run.bytes_in, run.bytes_out) = (report.faults, report.bytes_in.0, report.bytes_out.0);
-        run.peak_bytes = report.peak_resident_bytes.0;
-        run.report = Some(serde_json::to_value(report)?);
-        Ok(End::Well(Box::new(run)))
+        let mut command = program.under(masu, &arguments, Some(file.path()));
+        command.env("XDG_CACHE_HOME", cache);
+        let ran = run_to_end(self.session, command, limit, EVERY, || Ok(()))?;
+        Ok(self.end_of(ran, |run| {
+            let report = local_report(file.path())?;
+            let peak = report.peak_resident_bytes;
+            ensure!(peak <= budget, "over its budget: {peak} of {budget}");
+            Ok(Run {
+                faults: report.faults,
+                bytes_in: report.bytes_in.0,
+                bytes_out: report.bytes_out.0,
+                peak_bytes: peak.0,
+                report: Some(serde_json::to_value(report)?),
+                ..run
+            })
+        }))
     }
 
     fn under_kernel(&self, way: Way, budget: Bytes, limit: Duration) -> Result<End> {
@@ -170,102 +161,105 @@ impl Bench<'_> {
         let _on = area.on()?;
         let cgroup = MemoryCgroup::make()?;
         cgroup.limit(budget + self.need.rest_bytes)?;
-        let before = Swapped::now()?;
-        let ran = self.run(cgroup.start(&self.ready.program), None, Some(&cgroup), limit)?;
-        let Some(ran) = ran else { return Ok(End::TooLong(self.ready.times_at_most)) };
+        let (before, mut waits) = (Swapped::now()?, 0);
+        let ran = run_to_end(self.session, cgroup.start(&self.ready.program), limit, EVERY, || {
+            waits += u64::from(cgroup.refresh()?);
+            Ok(())
+        })?;
         let moved = Swapped::now()?.since(before);
-        let mut run = match self.judged(&ran) {
-            Ok(run) => run,
-            Err(complaint) => return Ok(End::Badly(complaint)),
-        };
-        (run.bytes_in, run.bytes_out) = (moved.bytes_in.0, moved.bytes_out.0);
-        run.compressed_bytes = area.memory_peak().map(|bytes| bytes.0);
-        Ok(End::Well(Box::new(run)))
+        let compressed_bytes = area.memory_peak().map(|bytes| bytes.0);
+        let (bytes_in, bytes_out) = (moved.bytes_in.0, moved.bytes_out.0);
+        Ok(self.end_of(ran, |run| Ok(Run { bytes_in, bytes_out, compressed_bytes, waits, ..run })))
     }
 
-    /// Runs `command` to its end; no end when it took longer than `limit`.
-    fn run(
-        &self,
-        mut command: Command,
-        cache: Option<&Path>,
-        cgroup: Option<&MemoryCgroup>,
-        limit: Duration,
-    ) -> Result<Option<Ran>> {
-        same_environment(&mut command);
-        if let Some(cache) = cache {
-            command.env("XDG_CACHE_HOME", cache);
+    /// End of a run; `complete` adds the counters of the way, and may find fault with the run.
+    fn end_of(&self, ran: Option<Ran>, complete: impl FnOnce(Run) -> Result<Run>) -> End {
+        let Some(ran) = ran else { return End::TooLong(self.ready.times_at_most) };
+        match self.judged(ran).and_then(complete) {
+            Ok(run) => End::Well(Box::new(run)),
+            Err(error) => End::Badly(format!("{error:#}")),
         }
-        let (begun, mut woken) = (Instant::now(), 0);
-        let mut child = OwnChild::start(command, &self.session.processors, Place::Anywhere)?;
-        while child.is_running() {
-            self.session.stop.check()?;
-            if begun.elapsed() > limit {
-                return Ok(None); // dropped, it is ended
-            }
-            if let Some(cgroup) = cgroup {
-                woken += u64::from(cgroup.refresh()?);
-            }
-            thread::sleep(EVERY);
-        }
-        let run_s = begun.elapsed().as_secs_f64();
-        Ok(Some(Ran { ended: child.finish(Duration::ZERO, &self.session.stop)?, run_s, woken }))
     }
 
     /// Result of a program that has ended, or its fault.
-    fn judged(&self, ran: &Ran) -> std::result::Result<Run, String> {
-        let Ran { ended, run_s, woken } = ran;
-        if !ended.status.success() {
-            let said = ended.errors.iter().rfind(|line| !line.trim().is_empty()).map_or("no message", String::as_str);
-            return Err(format!("it {}: {said}", describe(ended.status)));
-        }
-        let printed = Printed::of(&ended.lines, self.ready.result).ok_or("it told no result")?;
-        if printed.checksum != self.need.checksum {
-            return Err(format!("wrong result: {} instead of {}", printed.checksum, self.need.checksum));
-        }
+    fn judged(&self, Ran { ended, run_s }: Ran) -> Result<Run> {
+        ended.succeeded()?;
+        let printed = Printed::of(&ended.lines, self.ready.result)?;
+        let (found, expected) = (&printed.checksum, &self.need.checksum);
+        ensure!(found == expected, "wrong result: {found} instead of {expected}");
         let usage = ended.usage.as_ref();
         Ok(Run {
-            main_s: printed.main_s.unwrap_or(*run_s),
-            run_s: *run_s,
+            main_s: printed.main_s.unwrap_or(run_s),
+            run_s,
             faults: usage.map_or(0, |usage| usage.major_faults),
             bytes_in: 0,
             bytes_out: 0,
             peak_bytes: usage.map_or(0, |usage| usage.rss_peak_bytes),
             compressed_bytes: None,
-            waits: *woken,
+            waits: 0,
             report: None,
         })
     }
 }
 
 /// A program that has ended.
-struct Ran {
-    ended: Ended,
-    run_s: f64,
-    woken: u64,
+#[derive(Debug)]
+pub struct Ran {
+    pub ended: Ended,
+    /// Time from start to end, too long by the interval of the checks at most.
+    pub run_s: f64,
 }
 
-/// Interval between looks at a program; its end is noticed at most this much too late.
-const EVERY: Duration = Duration::from_millis(2);
+/// Interval of the checks for a program's end, and of updates of the kernel's counters.
+pub const EVERY: Duration = Duration::from_millis(2);
 
-/// Removes the caller's settings of locales and libraries: they would make two runs differ, or two hosts.
-pub fn same_environment(command: &mut Command) {
+/// Runs `command` to its end and calls `meanwhile` at intervals of `every`. `None` when it was killed after `limit`.
+///
+/// The caller's settings of locales and libraries are removed: they would make two runs differ, or two hosts.
+///
+/// # Errors
+/// When it cannot be started, `meanwhile` fails, or we are interrupted.
+pub fn run_to_end(
+    session: &Session,
+    mut command: Command,
+    limit: Duration,
+    every: Duration,
+    mut meanwhile: impl FnMut() -> Result<()>,
+) -> Result<Option<Ran>> {
     command.env("LC_ALL", "C");
     for name in ["GLIBC_TUNABLES", "LD_PRELOAD", "MALLOC_CONF"] {
         command.env_remove(name);
     }
+    let begun = Instant::now();
+    let mut child = OwnChild::start(command, &session.processors, Place::Anywhere)?;
+    while child.is_running() {
+        session.stop.check()?;
+        if begun.elapsed() > limit {
+            return Ok(None); // dropped, it is ended
+        }
+        meanwhile()?;
+        thread::sleep(every);
+    }
+    let run_s = begun.elapsed().as_secs_f64();
+    Ok(Some(Ran { ended: child.finish(Duration::ZERO, &session.stop)?, run_s }))
 }
 
 impl Printed {
-    /// Parses `lines`; `None` when they hold no result.
-    pub fn of(lines: &[String], told: Told) -> Option<Printed> {
+    /// Parses `lines`.
+    ///
+    /// # Errors
+    /// When they hold no result.
+    pub fn of(lines: &[String], told: Told) -> Result<Printed> {
         if told == Told::ByOutput {
+            ensure!(!lines.is_empty(), "it printed no result");
             let checksum = format!("{:016x}-{}", checksum_of(lines), lines.len());
-            return (!lines.is_empty()).then_some(Printed { checksum, main_s: None });
+            return Ok(Printed { checksum, main_s: None });
         }
         let values: Vec<&str> = lines.iter().filter_map(|line| line.strip_prefix("checksum=")).collect();
         let elapsed = lines.iter().find(|line| line.starts_with("elapsed_s="));
         let main_s = elapsed.and_then(|line| Reply::of(line).number("elapsed_s").ok());
-        (!values.is_empty()).then(|| Printed { checksum: values.join(" "), main_s })
+        ensure!(!values.is_empty(), "it printed no result");
+        Ok(Printed { checksum: values.join(" "), main_s })
     }
 }
 
@@ -288,8 +282,8 @@ mod tests {
         let printed =
             Printed::of(&lines("hello\nchecksum=a1\nchecksum=b2\nelapsed_s=1.5\n"), Told::ByChecksum).unwrap();
         assert_eq!(printed, Printed { checksum: "a1 b2".into(), main_s: Some(1.5) });
-        assert_eq!(Printed::of(&lines("elapsed_s=1.5\n"), Told::ByChecksum), None);
-        let of = |text: &str| Printed::of(&lines(text), Told::ByOutput).map(|printed| printed.checksum);
+        assert!(Printed::of(&lines("elapsed_s=1.5\n"), Told::ByChecksum).is_err());
+        let of = |text: &str| Printed::of(&lines(text), Told::ByOutput).map(|printed| printed.checksum).ok();
         assert_eq!(of(""), None);
         assert_eq!(of("a\nb\n"), of("a\nb\n"));
         assert!(of("a\nb\n") != of("b\na\n") && of("ab\n") != of("a\nb\n"));

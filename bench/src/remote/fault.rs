@@ -5,29 +5,27 @@
 //! of a page without masu; where the kernel can swap to zram, its figure stands beside. The kinds of the faults are
 //! counted, not assumed (`fault/kind.rs`): a run with other faults fails.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use farmem::report::Report as LocalReport;
+use serde::Serialize;
 use units::Bytes;
 
-use super::cell::same_environment;
+use super::cell::{EVERY, run_to_end};
 use super::swap::Area;
 use super::task;
 use crate::cgroup::MemoryCgroup;
-use crate::children::{OwnChild, describe};
+use crate::harness::{Choice as _, Column, Runs};
 use crate::launch::Program;
 use crate::masu::{Masu, local_report};
-use crate::pairs::{Better, median, order_of_round};
+use crate::pairs::Better;
 use crate::place::Place;
 use crate::redis::server::Server;
 use crate::report::{Report, Unit, Versus};
 use crate::session::Session;
-use crate::table::Table;
 
 mod kind;
 
@@ -59,9 +57,6 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// Memory of the program beside its pages, when the kernel limits it.
 const BESIDES: Bytes = Bytes::mib(4);
 
-/// Interval of updates of the kernel's counters, and of checks for the program's end.
-const EVERY: Duration = Duration::from_millis(2);
-
 /// Inputs of the runs.
 struct Bench<'a> {
     session: &'a Session,
@@ -71,12 +66,12 @@ struct Bench<'a> {
     zram: Option<Area>,
 }
 
-/// All runs of one kind.
-struct Measured {
-    kind: Kind,
-    plan: Plan,
-    runs: Vec<(Touches, Option<LocalReport>)>,
-    /// Message of the first run that had other faults.
+/// One run.
+#[derive(Debug, Serialize)]
+struct Sample {
+    touches: Touches,
+    masu: Option<LocalReport>,
+    /// Counters of another kind of fault.
     wrong: Option<String>,
 }
 
@@ -105,13 +100,11 @@ pub fn run(session: &Session, options: &Options) -> Result<()> {
     options.check()?;
     let masu = session.masu()?;
     ensure!(masu.knows_local()?, "this masu does not know `run --local`");
-    let folder = std::env::current_exe()?.with_file_name("remote-workloads");
-    let program = task::touch(&folder)?.map_err(|missing| anyhow::anyhow!("{missing}"))?;
-    let mut kinds = options.wanted();
-    let mut skipped = Vec::new();
+    let program = task::touch(&task::folder()?)?;
+    let (mut runs, mut kinds) = (Runs::default(), options.wanted());
     let mut offered = |found: Result<()>, of: fn(Kind) -> bool| {
         if let Err(error) = found {
-            skipped.extend(kinds.iter().filter(|kind| of(**kind)).map(|kind| format!("skipped: {kind}: {error:#}")));
+            kinds.iter().filter(|kind| of(**kind)).for_each(|kind| runs.skip(kind.title(), format!("{error:#}")));
             kinds.retain(|kind| !of(*kind));
         }
     };
@@ -127,50 +120,39 @@ pub fn run(session: &Session, options: &Options) -> Result<()> {
     }
     session.warm_up_to(Bytes::gib(1))?;
     let bench = Bench { session, masu, program, redis, zram };
-    let measured = bench.measure(&kinds, options)?;
+    runs.measure(session, options.rounds, "", &kinds, |turn| {
+        bench.run(turn.way, turn.way.plan(options.pages, options.passes))
+    })?;
     drop(bench);
-    report(session, options, &measured, skipped).finish(session.save)?;
-    let wrong: Vec<String> =
-        measured.iter().filter_map(|of| Some(format!("{}: {}", of.kind, of.wrong.as_ref()?))).collect();
+    runs.finish(report(session, options, &runs), session)?;
+    let wrong = runs.rows().iter().filter_map(|row| Some(format!("{}: {}", row.way.title(), wrong(&row.samples)?)));
+    let wrong: Vec<String> = wrong.collect();
     ensure!(wrong.is_empty(), "faults were not of the kind claimed: {}", wrong.join("; "));
     Ok(())
 }
 
-impl Bench<'_> {
-    fn measure(&self, kinds: &[Kind], options: &Options) -> Result<Vec<Measured>> {
-        let new = |kind: &Kind| {
-            let plan = kind.plan(options.pages, options.passes);
-            Measured { kind: *kind, plan, runs: Vec::new(), wrong: None }
-        };
-        let mut measured: Vec<Measured> = kinds.iter().map(new).collect();
-        for round in 0..options.rounds {
-            for nth in order_of_round(round, kinds.len()) {
-                let Measured { kind, plan, runs, wrong } = &mut measured[nth];
-                self.session.progress(&format!("round {} of {}: {kind}", round + 1, options.rounds));
-                let (told, report) = self.run(*kind, *plan).with_context(|| kind.to_string())?;
-                if let Err(said) = kind.verify(*plan, &told, report.as_ref()) {
-                    wrong.get_or_insert(said);
-                }
-                runs.push((told, report));
-            }
-        }
-        Ok(measured)
-    }
+/// Message of the first run that had other faults.
+fn wrong(runs: &[Sample]) -> Option<&str> {
+    runs.iter().find_map(|run| run.wrong.as_deref())
+}
 
-    fn run(&self, kind: Kind, plan: Plan) -> Result<(Touches, Option<LocalReport>)> {
+impl Bench<'_> {
+    fn run(&self, kind: Kind, plan: Plan) -> Result<Sample> {
         let program = Program::at(&self.program.path, kind.words(plan));
-        if kind.is_of_masu() {
+        let (touches, masu) = if kind.is_of_masu() {
             let file = tempfile::NamedTempFile::new().context("cannot make a file for masu's report")?;
-            let told = self.finished(self.under_masu(kind, plan, &program, file.path())?, None)?;
-            return Ok((told, Some(local_report(file.path())?)));
-        }
-        let Some(area) = self.zram.as_ref().filter(|_| kind == Kind::Zram) else {
-            return Ok((self.finished(program.command(), None)?, None));
+            let touches = self.finished(self.under_masu(kind, plan, &program, file.path())?, None)?;
+            (touches, Some(local_report(file.path())?))
+        } else if let Some(area) = self.zram.as_ref().filter(|_| kind == Kind::Zram) {
+            let _on = area.on()?;
+            let cgroup = MemoryCgroup::make()?;
+            cgroup.limit(Bytes(plan.local_pages * 4096) + BESIDES)?;
+            (self.finished(cgroup.start(&program), Some(&cgroup))?, None)
+        } else {
+            (self.finished(program.command(), None)?, None)
         };
-        let _on = area.on()?;
-        let cgroup = MemoryCgroup::make()?;
-        cgroup.limit(Bytes(plan.local_pages * 4096) + BESIDES)?;
-        Ok((self.finished(cgroup.start(&program), Some(&cgroup))?, None))
+        let wrong = kind.verify(plan, &touches, masu.as_ref()).err().map(|error| error.to_string());
+        Ok(Sample { touches, masu, wrong })
     }
 
     fn under_masu(&self, kind: Kind, plan: Plan, program: &Program, report: &Path) -> Result<Command> {
@@ -189,113 +171,72 @@ impl Bench<'_> {
     }
 
     /// Runs the command to its end, and parses its output.
-    fn finished(&self, mut command: Command, cgroup: Option<&MemoryCgroup>) -> Result<Touches> {
-        same_environment(&mut command);
-        let begun = Instant::now();
-        let mut child = OwnChild::start(command, &self.session.processors, Place::Anywhere)?;
-        while child.is_running() {
-            self.session.stop.check()?;
-            ensure!(begun.elapsed() < LIMIT, "it did not end within {} s", LIMIT.as_secs());
-            if let Some(cgroup) = cgroup {
-                cgroup.refresh()?;
-            }
-            thread::sleep(EVERY);
-        }
-        let ended = child.finish(Duration::ZERO, &self.session.stop)?;
-        let complaint = ended.errors.iter().rfind(|line| !line.trim().is_empty()).map_or("no message", String::as_str);
-        ensure!(ended.status.success(), "it {}: {complaint}", describe(ended.status));
+    fn finished(&self, command: Command, cgroup: Option<&MemoryCgroup>) -> Result<Touches> {
+        let ran = run_to_end(self.session, command, LIMIT, EVERY, || {
+            cgroup.map_or(Ok(()), |cgroup| cgroup.refresh().map(|_| ()))
+        })?;
+        let ended = ran.with_context(|| format!("it did not end within {} s", LIMIT.as_secs()))?.ended;
+        ended.succeeded()?;
         let line = ended.lines.first().context("it said nothing")?;
         serde_json::from_str(line).with_context(|| format!("it said `{line}`"))
     }
 }
 
-impl Measured {
-    fn all(&self, of: fn(&Touches) -> f64) -> Vec<f64> {
-        self.runs.iter().map(|(told, _)| of(told)).collect()
-    }
-
-    /// Times of each run, in µs.
-    fn times(&self) -> [(&'static str, Vec<f64>); 3] {
-        [
-            ("p50", self.all(|told| told.p50_ns / 1e3)),
-            ("p99", self.all(|told| told.p99_ns / 1e3)),
-            ("mean", self.all(|told| told.mean_ns / 1e3)),
-        ]
-    }
-
-    /// Medians over the runs, and whether the counters agree.
-    fn cells(&self) -> Vec<String> {
-        let count = |values: Vec<f64>| median(&values).map_or_else(|| "–".into(), |value| Unit::Count.print(value));
-        let of_masu = |of: fn(&LocalReport) -> u64| {
-            count(self.runs.iter().filter_map(|(_, report)| report.as_ref()).map(|report| of(report) as f64).collect())
-        };
-        vec![
-            self.kind.to_string(),
-            count(self.all(|told| told.touches as f64)),
-            count(self.all(|told| told.there as f64)),
-            of_masu(|report| report.faults_first),
-            of_masu(|report| report.faults_staged),
-            of_masu(|report| report.faults - report.faults_staged - report.faults_first),
-            of_masu(|report| report.bytes_out.pages().0),
-            if self.kind.is_of_masu() { "–".into() } else { count(self.all(|told| told.minor_faults as f64)) },
-            if self.kind.is_of_masu() { "–".into() } else { count(self.all(|told| told.major_faults as f64)) },
-            self.wrong.clone().unwrap_or_else(|| "as claimed".into()),
-        ]
-    }
+/// Counters of a run, medians over the runs, and whether they are those of the kind.
+fn counted() -> [Column<'static, Sample>; 9] {
+    let told =
+        |head, of: fn(&Touches) -> u64| Column::median(head, Unit::Count, move |run: &Sample| of(&run.touches) as f64);
+    let of_masu = |head, of: fn(&LocalReport) -> u64| {
+        Column::median(head, Unit::Count, move |run: &Sample| Some(of(run.masu.as_ref()?) as f64))
+    };
+    let of_kernel = |head, of: fn(&Touches) -> u64| {
+        let count = move |run: &Sample| run.masu.is_none().then(|| of(&run.touches) as f64);
+        Column::median(head, Unit::Count, count)
+    };
+    [
+        told("timed touches", |touches| touches.touches),
+        told("page was there", |touches| touches.there),
+        of_masu("first", |report| report.faults_first),
+        of_masu("victim queue", |report| report.faults_staged),
+        of_masu("from the store", |report| report.faults - report.faults_staged - report.faults_first),
+        of_masu("pages out", |report| report.bytes_out.pages().0),
+        of_kernel("kernel, minor", |touches| touches.minor_faults),
+        of_kernel("kernel, major", |touches| touches.major_faults),
+        Column::new("", |runs| wrong(runs).unwrap_or("as claimed").to_owned()),
+    ]
 }
 
-const COUNTED: [&str; 10] = [
-    "",
-    "timed touches",
-    "page was there",
-    "first",
-    "staged",
-    "from the store",
-    "pages out",
-    "kernel, minor",
-    "kernel, major",
-    "",
-];
+type Ns = fn(&Touches) -> f64;
 
-fn report(session: &Session, options: &Options, measured: &[Measured], skipped: Vec<String>) -> Report {
+/// Times of the faults of a run.
+const TIMES: [(&str, Ns); 3] =
+    [("p50", |touches| touches.p50_ns), ("p99", |touches| touches.p99_ns), ("mean", |touches| touches.mean_ns)];
+
+fn report(session: &Session, options: &Options, runs: &Runs<Kind, Sample>) -> Report {
     let title = format!(
         "remote-fault: one fault of a program with {} MiB, a quarter of it local, units of 4 KiB",
         (options.pages * 4096) >> 20
     );
     let mut report = Report::new("remote-fault", title, &session.host);
-    let mut compare = |versus, baseline: &Measured, this: &Measured| {
-        for ((name, base), (_, samples)) in baseline.times().iter().zip(this.times()) {
-            let what = format!("{}, {name}", this.kind);
-            report.compare(&what, Unit::Microseconds, Better::Less, versus, (base, &samples));
+    let kinds: Vec<Kind> = runs.rows().iter().map(|row| row.way).collect();
+    // Each group is one table with a line for each kind: the harness would print a table for each pair.
+    let mut compare = |versus, baseline: Kind, this: Kind| {
+        for (name, ns) in TIMES.iter().filter(|_| [baseline, this].iter().all(|kind| kinds.contains(kind))) {
+            let us = |kind| runs.of("", kind).iter().map(|run| ns(&run.touches) / 1e3).collect::<Vec<f64>>();
+            let what = format!("{}, {name}", this.title());
+            report.compare(&what, Unit::Microseconds, Better::Less, versus, (&us(baseline), &us(this)));
         }
     };
-    if let Some((kernel, others)) = measured.split_first() {
-        let versus = Versus { baseline: Kind::Kernel.name(), this: "this fault" };
-        others.iter().for_each(|this| compare(versus, kernel, this));
+    let versus = Versus { baseline: Kind::Kernel.title(), this: "this fault" };
+    kinds.iter().filter(|kind| **kind != Kind::Kernel).for_each(|this| compare(versus, Kind::Kernel, *this));
+    let versus = Versus { baseline: Kind::Zram.title(), this: "masu" };
+    let stored = kinds.iter().filter(|kind| kind.is_of_masu() && **kind != Kind::First);
+    stored.for_each(|this| compare(versus, Kind::Zram, *this));
+    for (plain, sealed) in kinds.iter().filter_map(|plain| Some((*plain, plain.sealed()?))) {
+        compare(Versus { baseline: "as it is", this: "sealed" }, plain, sealed);
     }
-    if let Some(zram) = measured.iter().find(|of| of.kind == Kind::Zram) {
-        let versus = Versus { baseline: Kind::Zram.name(), this: "masu" };
-        measured
-            .iter()
-            .filter(|of| of.kind.is_of_masu() && of.kind != Kind::First)
-            .for_each(|this| compare(versus, zram, this));
-    }
-    let of = |kind| measured.iter().find(|of| of.kind == kind);
-    let pairs = measured.iter().filter_map(|plain| Some((plain, of(plain.kind.sealed()?)?)));
-    pairs.for_each(|(plain, sealed)| compare(Versus { baseline: "as it is", this: "sealed" }, plain, sealed));
-    let mut table = Table::new(COUNTED);
-    measured.iter().for_each(|of| table.row(of.cells()));
-    report.table("What was counted, in a run:", table);
-    for note in skipped.into_iter().chain(NOTES.map(str::to_owned)) {
-        report.note(note);
-    }
-    let mut samples = BTreeMap::new();
-    for of in measured {
-        let runs: Vec<_> =
-            of.runs.iter().map(|(told, report)| serde_json::json!({ "touches": told, "masu": report })).collect();
-        samples.insert(of.kind, runs);
-    }
-    report.sample("kinds", samples);
+    runs.table(&mut report, "What was counted, in a run:", &counted());
+    NOTES.iter().for_each(|note| report.note(*note));
     report
 }
 
@@ -304,9 +245,9 @@ const NOTES: [&str; 7] = [
      room, fetching, mapping.",
     "mean: what else ran on this machine meanwhile is in it, too. The kernel makes room for many pages at once, so few of its \
      faults pay for all, and masu for one at each.",
-    "first, staged, from the store, pages out: what masu's report counts over the whole run, with one pass before the timed ones \
+    "first, victim queue, from the store, pages out: what masu's report counts over the whole run, with one pass before the timed ones \
      and one after them. They must be those of the kind claimed, or the benchmark fails.",
-    "changed: each touch writes, so the page that leaves to make room is written home first.",
+    "changed: each touch writes, so the page that is evicted to make room is written back first.",
     "The file's pages are in the kernel's page cache, Redis is on this machine: a disk or a network comes on top.",
     "sealed: encrypted and authenticated by masu, on top of the checksum that the program makes in any case; a fault opens one page, and \
      one that changes seals one as well. What that takes by itself prints `cargo run --release -p remote --example seal`.",
@@ -318,6 +259,7 @@ mod tests {
     use clap::Parser as _;
 
     use super::*;
+    use crate::superpages::tools::on_path;
 
     #[derive(clap::Parser)]
     struct Alone {
@@ -350,8 +292,11 @@ mod tests {
 
     #[test]
     fn the_program_says_what_is_read() {
+        if on_path("gcc").is_none() {
+            return;
+        }
         let folder = tempfile::tempdir().unwrap();
-        let Ok(program) = task::touch(folder.path()).unwrap() else { return };
+        let program = task::touch(folder.path()).unwrap();
         for kind in [Kind::Kernel, Kind::File, Kind::FileChanged] {
             let plan = kind.plan(64, 2);
             let output = Program::at(&program.path, kind.words(plan)).command().output().unwrap();

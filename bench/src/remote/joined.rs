@@ -10,8 +10,8 @@ use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
 use super::measured::Measured;
+use super::tables;
 use super::way::{Units, Way};
-use super::{figures, tables};
 use crate::host::Host;
 use crate::report::Report;
 use crate::session::Session;
@@ -78,12 +78,7 @@ fn report(saved: Vec<Saved>) -> Option<Report> {
     let title =
         format!("remote: {} programs with a part of the memory that they need, measured one at a time", all.len());
     let mut report = Report::new("remote-joined", title, &host);
-    report.table("Programs, with all memory:", tables::programs(&all));
-    report.table("Slowdown against all-local:", tables::slowdowns(&all, &ways));
-    tables::targets(&mut report, &all);
-    for (name, content) in figures::figures(&all, &ways) {
-        report.file(name, content);
-    }
+    tables::summary(&mut report, &all, &ways);
     report.note(
         "Joined from what stands in these folders, whose tables have ranges, floors, faults and traffic as well:",
     );

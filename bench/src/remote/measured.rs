@@ -8,15 +8,14 @@ use super::floor::floor;
 use super::need::Need;
 use super::task::Task;
 use super::way::Way;
-use crate::pairs::{Comparison, median};
+use crate::harness::median_of;
+use crate::pairs::Comparison;
 use crate::side_by_side::compare;
 
 /// All that was measured of one program.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Measured {
-    /// The program.
     pub task: Task,
-    /// Memory need of the program.
     pub need: Need,
     /// A row for each budget.
     pub rows: Vec<Row>,
@@ -27,7 +26,6 @@ pub struct Measured {
 pub struct Row {
     /// Budget in percent of the pageable memory.
     pub percent: f64,
-    /// The budget.
     pub budget: Bytes,
     /// Runs with all memory, one for each round.
     pub all_local: Vec<Run>,
@@ -55,15 +53,11 @@ pub struct Found {
     pub main: Comparison,
     /// Whole run, the same.
     pub whole: Comparison,
-    /// Faults.
     pub faults: f64,
-    /// Fetched.
     pub bytes_in: f64,
-    /// Written back.
     pub bytes_out: f64,
-    /// Both.
+    /// In and out.
     pub bytes_moved: f64,
-    /// Peak memory.
     pub peak_bytes: f64,
 }
 
@@ -88,8 +82,7 @@ impl Row {
             if let Cell::Slowdown(found) = self.cell(*way) { Some(found.bytes_moved) } else { None }
         };
         let fewest = self.ways.iter().filter_map(moved).min_by(f64::total_cmp)?;
-        let all_local: Vec<f64> = self.all_local.iter().map(|run| run.run_s).collect();
-        floor(fewest, copy_bytes_per_s, median(&all_local)?)
+        floor(fewest, copy_bytes_per_s, median_of(&self.all_local, |run| run.run_s)?)
     }
 }
 
@@ -99,15 +92,15 @@ fn found(all_local: &[Run], runs: &[&Run]) -> Option<Found> {
         let samples = [base.iter().map(of).collect::<Vec<_>>(), runs.iter().map(|run| of(run)).collect()];
         compare(&samples[0], &samples[1])
     };
-    let middle = |of: &dyn Fn(&Run) -> f64| median(&runs.iter().map(|run| of(run)).collect::<Vec<_>>());
+    let middle = |of: fn(&Run) -> u64| median_of(runs, |run| of(run) as f64);
     Some(Found {
         main: compared(|run| run.main_s)?,
         whole: compared(|run| run.run_s)?,
-        faults: middle(&|run| run.faults as f64)?,
-        bytes_in: middle(&|run| run.bytes_in as f64)?,
-        bytes_out: middle(&|run| run.bytes_out as f64)?,
-        bytes_moved: middle(&|run| (run.bytes_in + run.bytes_out) as f64)?,
-        peak_bytes: middle(&|run| run.peak_bytes as f64)?,
+        faults: middle(|run| run.faults)?,
+        bytes_in: middle(|run| run.bytes_in)?,
+        bytes_out: middle(|run| run.bytes_out)?,
+        bytes_moved: middle(|run| run.bytes_in + run.bytes_out)?,
+        peak_bytes: middle(|run| run.peak_bytes)?,
     })
 }
 

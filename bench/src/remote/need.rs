@@ -9,18 +9,16 @@
 //! have the same memory for data.
 
 use std::fs;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use units::Bytes;
 
-use super::cell::{self, Printed};
+use super::cell::{Printed, Ran, run_to_end};
 use super::task::Ready;
 use crate::cgroup::MemoryCgroup;
-use crate::children::{OwnChild, describe};
 use crate::host::amount;
-use crate::place::Place;
 use crate::session::Session;
 
 /// Memory need of one program, and its result.
@@ -44,30 +42,17 @@ const EVERY: Duration = Duration::from_millis(10);
 /// When it fails or takes longer than `limit`, or we are interrupted.
 pub fn measure(session: &Session, ready: &Ready, limit: Duration) -> Result<Need> {
     let cgroup = MemoryCgroup::make()?;
-    let mut command = cgroup.start(&ready.program);
-    cell::same_environment(&mut command);
-    let name = ready.program.path.display();
-    let begun = Instant::now();
-    let mut child = OwnChild::start(command, &session.processors, Place::Anywhere)?;
     let mut watched = Watched::default();
-    while child.is_running() {
-        session.stop.check()?;
-        ensure!(begun.elapsed() < limit, "{name} did not end within {} s", limit.as_secs());
+    let ran = run_to_end(session, cgroup.start(&ready.program), limit, EVERY, || {
         let before = paged_by(&cgroup);
         let charged = cgroup.charged()?;
         watched.see(before, charged.usage.saturating_sub(charged.unmapped_files), paged_by(&cgroup));
-        std::thread::sleep(EVERY);
-    }
-    let run_s = begun.elapsed().as_secs_f64();
-    let ended = child.finish(Duration::ZERO, &session.stop)?;
-    ensure!(
-        ended.status.success(),
-        "{name} {}: {}",
-        describe(ended.status),
-        ended.errors.last().map_or("no message", String::as_str)
-    );
-    ensure!(watched.paged > Bytes(0), "{name} ended before its memory was seen");
-    let Printed { checksum, .. } = Printed::of(&ended.lines, ready.result).context("it told no result")?;
+        Ok(())
+    })?;
+    let Ran { ended, run_s } = ran.with_context(|| format!("it did not end within {} s", limit.as_secs()))?;
+    ended.succeeded()?;
+    ensure!(watched.paged > Bytes(0), "it ended before its memory was seen");
+    let Printed { checksum, .. } = Printed::of(&ended.lines, ready.result)?;
     Ok(Need { paged_bytes: watched.paged, rest_bytes: watched.rest(), checksum, run_s })
 }
 

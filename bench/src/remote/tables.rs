@@ -1,15 +1,26 @@
 //! Tables of slowdowns, with the floor, the faults and the traffic behind each; and the targets.
 
-use units::Bytes;
-
+use super::cell::Run;
+use super::figures;
 use super::measured::{Cell, Measured, Row, best_fixed, times};
 use super::task::Task;
 use super::way::Way;
+use crate::harness::{Choice as _, median_of, or_dash};
 use crate::report::{Report, Target, Unit};
 use crate::table::Table;
 
+/// Adds tables and figures over all programs, and the targets.
+pub fn summary(report: &mut Report, all: &[Measured], ways: &[Way]) {
+    report.table("Programs, with all memory:", programs(all));
+    report.table("Slowdown against all-local:", slowdowns(all, ways));
+    targets(report, all);
+    for (name, content) in figures::figures(all, ways) {
+        report.file(name, content);
+    }
+}
+
 /// One line for each program and budget, one column for each way.
-pub fn slowdowns(all: &[Measured], ways: &[Way]) -> Table {
+fn slowdowns(all: &[Measured], ways: &[Way]) -> Table {
     let head = ["", "local"].map(str::to_owned).into_iter().chain(ways.iter().map(Way::to_string));
     let mut table = Table::new(head);
     for measured in all {
@@ -67,28 +78,20 @@ pub fn details(measured: &Measured, copy_bytes_per_s: f64) -> Table {
 }
 
 /// Description and memory need of each program.
-pub fn programs(all: &[Measured]) -> Table {
+fn programs(all: &[Measured]) -> Table {
     let mut table = Table::new(["", "all-local", "whole run", "paged memory", "other memory", "what it does"]);
     for Measured { task, need, rows } in all {
-        let runs = || rows.iter().flat_map(|row| &row.all_local);
-        let middle = |of: fn(&super::cell::Run) -> f64| {
-            let samples: Vec<f64> = runs().map(of).collect();
-            crate::pairs::median(&samples).map_or_else(|| "–".into(), |value| Unit::Seconds.print(value))
-        };
-        table.row([
-            task.to_string(),
-            middle(|run| run.main_s),
-            middle(|run| run.run_s),
-            mib(need.paged_bytes),
-            mib(need.rest_bytes),
-            task.what().to_owned(),
-        ]);
+        let runs: Vec<&Run> = rows.iter().flat_map(|row| &row.all_local).collect();
+        let seconds = |of: fn(&Run) -> f64| or_dash(Unit::Seconds, median_of(&runs, |run| of(run)));
+        let [paged, rest] = [need.paged_bytes, need.rest_bytes].map(|bytes| Unit::Bytes.print(bytes.0 as f64));
+        let times = [seconds(|run| run.main_s), seconds(|run| run.run_s)];
+        table.row([task.name(), &times[0], &times[1], &paged, &rest, task.title()]);
     }
     table
 }
 
 /// Targets of `masu run --local`, for the cells that were measured.
-pub fn targets(report: &mut Report, all: &[Measured]) {
+fn targets(report: &mut Report, all: &[Measured]) {
     for measured in all {
         for row in &measured.rows {
             let Some(auto) = row.cell(Way::Auto).at_least() else { continue };
@@ -132,12 +135,10 @@ pub fn percent(value: f64) -> String {
     format!("{value} %")
 }
 
-fn mib(bytes: Bytes) -> String {
-    Unit::Bytes.print(bytes.0 as f64)
-}
-
 #[cfg(test)]
 mod tests {
+    use units::Bytes;
+
     use super::super::cell::End;
     use super::super::measured::tests::{row, run};
     use super::super::need::Need;

@@ -1,45 +1,41 @@
 //! Programs of `masu-bench remote`: small ones in C, compiled here with the system's gcc, and some real applications.
 
-use std::fmt::{self, Write as _};
+use std::ffi::OsString;
+use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, ensure};
-use serde::{Deserialize, Serialize};
-
-use crate::launch::Program;
-use crate::superpages::tools::{Missing, on_path, succeeds};
+use anyhow::{Context, Result};
+use clap::ValueEnum as _;
+use serde::{Deserialize, Deserializer};
 use units::spread::Random;
 
-/// One of the programs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum Task {
-    /// An ADI solver with blocks of 5 x 5.
-    Adi,
-    /// The 19-point stencil of the Himeno benchmark, size M.
-    Himeno,
-    /// The same, size S.
-    HimenoS,
-    /// The same, size L.
-    HimenoL,
-    /// A Fourier transform in three dimensions.
-    Fft3d,
-    /// A merge sort.
-    Sort,
-    /// Random updates.
-    Gups,
-    /// Conjugate gradients on a sparse matrix.
-    Spmv,
-    /// SQLite, with a database in memory.
-    Sqlite,
-    /// The `sort` of the coreutils.
-    CoreutilsSort,
-    /// NumPy, with a table.
-    Numpy,
-    /// gcc, with a large file.
-    Gcc,
+use crate::choices;
+use crate::launch::Program;
+use crate::superpages::tools::{Missing, compile_c, on_path, succeeds};
+
+choices! {
+    /// One of the programs.
+    pub enum Task {
+        Adi = "adi", "an ADI solver, block-tridiagonal systems of 5 x 5 along x, y and z";
+        Himeno = "himeno", "the 19-point Jacobi stencil of the Himeno benchmark, size M";
+        HimenoS = "himeno-s", "the 19-point Jacobi stencil of the Himeno benchmark, size S";
+        HimenoL = "himeno-l", "the 19-point Jacobi stencil of the Himeno benchmark, size L";
+        Fft3d = "fft3d", "a Fourier transform in three dimensions, with transposes, there and back";
+        Sort = "sort", "a merge sort of records of 32 bytes";
+        Gups = "gups", "random updates of one table";
+        Spmv = "spmv", "conjugate gradients, a sparse matrix in random order";
+        Sqlite = "sqlite", "SQLite in memory: an index, random look-ups, a GROUP BY";
+        CoreutilsSort = "coreutils-sort", "`sort` of the coreutils";
+        Numpy = "numpy", "NumPy: a table scaled, correlated, sorted and grouped";
+        Gcc = "gcc", "gcc -O1, a large file";
+    }
+}
+
+impl<'de> Deserialize<'de> for Task {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Task, D::Error> {
+        Task::from_str(&String::deserialize(deserializer)?, false).map_err(serde::de::Error::custom)
+    }
 }
 
 /// Default programs.
@@ -59,7 +55,6 @@ pub const USUAL: [Task; 10] = [
 /// A program that can be run.
 #[derive(Clone, Debug)]
 pub struct Ready {
-    /// Command of the program.
     pub program: Program,
     /// The same with marked sections, where there is one.
     pub marked: Option<Program>,
@@ -105,27 +100,11 @@ const TOUCH: Source = Source { name: "touch", text: include_str!("../../workload
 const TIMES_OF_GUPS: f64 = 1000.0;
 
 impl Task {
-    /// Description of the program.
-    pub const fn what(self) -> &'static str {
-        match self {
-            Task::Adi => "an ADI solver, block-tridiagonal systems of 5 x 5 along x, y and z",
-            Task::Himeno | Task::HimenoS | Task::HimenoL => "the 19-point Jacobi stencil of the Himeno benchmark",
-            Task::Fft3d => "a Fourier transform in three dimensions, with transposes, there and back",
-            Task::Sort => "a merge sort of records of 32 bytes",
-            Task::Gups => "random updates of one table",
-            Task::Spmv => "conjugate gradients, a sparse matrix in random order",
-            Task::Sqlite => "SQLite in memory: an index, random look-ups, a GROUP BY",
-            Task::CoreutilsSort => "`sort` of the coreutils",
-            Task::Numpy => "NumPy: a table scaled, correlated, sorted and grouped",
-            Task::Gcc => "gcc -O1, a large file",
-        }
-    }
-
     /// Builds the program in `folder` if necessary; smaller when `quick`.
     ///
     /// # Errors
-    /// When an installed tool does not work. A tool that is not installed is no error.
-    pub fn prepare(self, folder: &Path, times_at_most: f64, quick: bool) -> Result<Result<Ready, Missing>> {
+    /// [`Missing`] when a tool is not installed; another error when it does not work.
+    pub fn prepare(self, folder: &Path, times_at_most: f64, quick: bool) -> Result<Ready> {
         fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
         let size = |usual: &'static str, small: &'static str| if quick { small } else { usual };
         let build = |source: &Source, size: &str, times: f64| compile(source, size, folder, times);
@@ -146,64 +125,43 @@ impl Task {
     }
 }
 
-impl fmt::Display for Task {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Task::Adi => "adi",
-            Task::Himeno => "himeno",
-            Task::HimenoS => "himeno-s",
-            Task::HimenoL => "himeno-l",
-            Task::Fft3d => "fft3d",
-            Task::Sort => "sort",
-            Task::Gups => "gups",
-            Task::Spmv => "spmv",
-            Task::Sqlite => "sqlite",
-            Task::CoreutilsSort => "coreutils-sort",
-            Task::Numpy => "numpy",
-            Task::Gcc => "gcc",
-        })
-    }
+/// Folder of the programs in C.
+///
+/// # Errors
+/// When our own program cannot be found.
+pub fn folder() -> Result<PathBuf> {
+    Ok(std::env::current_exe()?.with_file_name("remote-workloads"))
 }
 
-/// The program that times single touches, built in `folder`.
+/// Builds the program that times single touches.
 ///
 /// # Errors
 /// As [`Task::prepare`].
-pub fn touch(folder: &Path) -> Result<Result<Program, Missing>> {
-    fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
-    Ok(compile(&TOUCH, "PAGE=4096", folder, 1.0)?.map(|ready| ready.program))
+pub fn touch(folder: &Path) -> Result<Program> {
+    Ok(compile(&TOUCH, "PAGE=4096", folder, 1.0)?.program)
 }
 
-/// The program that uses memory in every way and checks each byte, built in `folder`.
+/// Builds the program that uses memory in every way and checks each byte.
 ///
 /// # Errors
 /// As [`Task::prepare`].
-pub fn stress(folder: &Path) -> Result<Result<Program, Missing>> {
-    fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
-    Ok(compile(&STRESS, "STRESS=1", folder, 1.0)?.map(|ready| ready.program))
+pub fn stress(folder: &Path) -> Result<Program> {
+    Ok(compile(&STRESS, "STRESS=1", folder, 1.0)?.program)
 }
-
-const NO_GCC: Missing = Missing("gcc is not installed (Debian: gcc libc6-dev)");
 
 /// Compiles a program in C, and once more with its marks.
-fn compile(source: &Source, size: &str, folder: &Path, times_at_most: f64) -> Result<Result<Ready, Missing>> {
-    let Some(compiler) = on_path("gcc") else { return Ok(Err(NO_GCC)) };
-    let file = folder.join(source.name).with_extension("c");
-    fs::write(folder.join("task.h"), HEADER).context("cannot write task.h")?;
-    fs::write(&file, source.text).with_context(|| format!("cannot write {}", file.display()))?;
-    let build = |ending: &str, flags: &[&str]| -> Result<Program> {
-        let program = folder.join(format!("{}-{}{ending}", source.name, size.to_lowercase().replace('=', "-")));
-        let mut command = Command::new(&compiler);
-        command.args(["-std=c11", "-O2", "-g1", "-D_GNU_SOURCE", "-Wall", "-Wextra"]).args(flags);
-        command.arg(format!("-D{size}")).arg("-o").arg(&program).arg(&file).args(["-lm", "-pthread"]);
-        let output = command.stdin(Stdio::null()).output().context("cannot start gcc")?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "gcc failed on {}: {}", file.display(), said.trim());
-        Ok(Program::at(program, [""; 0]))
+fn compile(source: &Source, size: &str, folder: &Path, times_at_most: f64) -> Result<Ready> {
+    let file = format!("{}.c", source.name);
+    let build = |ending: &str, flag: Option<&str>| -> Result<Program> {
+        let name = format!("{}-{}{ending}", source.name, size.to_lowercase().replace('=', "-"));
+        let size = format!("-D{size}");
+        let flags = [size.as_str(), "-lm", "-pthread"].into_iter().chain(flag).map(OsString::from);
+        let files = [(file.as_str(), source.text), ("task.h", HEADER)];
+        Ok(Program::at(compile_c(folder, &name, &files, &flags.collect::<Vec<_>>())??, [""; 0]))
     };
-    let program = build("", &[])?;
-    let marked = source.has_marks.then(|| build("-marked", &["-DMARKED"])).transpose()?;
-    Ok(Ok(Ready { program, marked, result: Told::ByChecksum, times_at_most }))
+    let program = build("", None)?;
+    let marked = source.has_marks.then(|| build("-marked", Some("-DMARKED"))).transpose()?;
+    Ok(Ready { program, marked, result: Told::ByChecksum, times_at_most })
 }
 
 fn written(folder: &Path, name: &str, text: &str) -> Result<PathBuf> {
@@ -212,18 +170,16 @@ fn written(folder: &Path, name: &str, text: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-fn sqlite(folder: &Path, rows: u32, times_at_most: f64) -> Result<Result<Ready, Missing>> {
-    let Some(path) = on_path("sqlite3") else {
-        return Ok(Err(Missing("sqlite3 is not installed (Debian: sqlite3)")));
-    };
+fn sqlite(folder: &Path, rows: u32, times_at_most: f64) -> Result<Ready> {
+    let path = on_path("sqlite3").ok_or(Missing("sqlite3 is not installed (Debian: sqlite3)"))?;
     let script = written(folder, "orders.sql", &ORDERS.replace("ROWS", &rows.to_string()))?;
     let read = format!(".read {}", script.display());
     let program = Program::at(path, ["-batch", "-bail", "-init", "/dev/null", ":memory:", &read]);
-    Ok(Ok(Ready { program, marked: None, result: Told::ByChecksum, times_at_most }))
+    Ok(Ready { program, marked: None, result: Told::ByChecksum, times_at_most })
 }
 
-fn sort(folder: &Path, lines: u32, times_at_most: f64) -> Result<Result<Ready, Missing>> {
-    let Some(path) = on_path("sort") else { return Ok(Err(Missing("sort is not installed (Debian: coreutils)"))) };
+fn sort(folder: &Path, lines: u32, times_at_most: f64) -> Result<Ready> {
+    let path = on_path("sort").ok_or(Missing("sort is not installed (Debian: coreutils)"))?;
     let mut random = Random::seeded(7);
     let mut text = String::new();
     for nth in 0..lines {
@@ -232,27 +188,26 @@ fn sort(folder: &Path, lines: u32, times_at_most: f64) -> Result<Result<Ready, M
     let file = written(folder, "lines.txt", &text)?;
     // All in memory, and its result to a pipe: no file of its own takes part in the limit on its memory.
     let arguments = ["--key=1,1".into(), "--parallel=1".into(), "--buffer-size=2G".into(), file.into_os_string()];
-    Ok(Ok(Ready { program: Program::at(path, arguments), marked: None, result: Told::ByOutput, times_at_most }))
+    Ok(Ready { program: Program::at(path, arguments), marked: None, result: Told::ByOutput, times_at_most })
 }
 
-fn numpy(folder: &Path, rows: u32, times_at_most: f64) -> Result<Result<Ready, Missing>> {
+fn numpy(folder: &Path, rows: u32, times_at_most: f64) -> Result<Ready> {
     // Debian's own Python, which finds Debian's NumPy; one that stands before it on the PATH may not.
     let candidates = [Some(PathBuf::from("/usr/bin/python3")), on_path("python3")];
     let has_numpy = |path: &PathBuf| succeeds(path, &["-c", "import numpy"]);
-    let Some(python) = candidates.into_iter().flatten().find(has_numpy) else {
-        return Ok(Err(Missing("no python3 with NumPy is installed (Debian: python3-numpy)")));
-    };
+    let python = candidates.into_iter().flatten().find(has_numpy);
+    let python = python.ok_or(Missing("no python3 with NumPy is installed (Debian: python3-numpy)"))?;
     let script = written(folder, "columns.py", COLUMNS)?;
     let program = Program::at(python, [script.into_os_string(), rows.to_string().into()]);
-    Ok(Ok(Ready { program, marked: None, result: Told::ByChecksum, times_at_most }))
+    Ok(Ready { program, marked: None, result: Told::ByChecksum, times_at_most })
 }
 
-fn gcc(folder: &Path, functions: u32, times_at_most: f64) -> Result<Result<Ready, Missing>> {
-    let Some(compiler) = on_path("gcc") else { return Ok(Err(NO_GCC)) };
+fn gcc(folder: &Path, functions: u32, times_at_most: f64) -> Result<Ready> {
+    let compiler = on_path("gcc").ok_or(Missing("gcc is not installed (Debian: gcc libc6-dev)"))?;
     let file = written(folder, "many-functions.c", &many_functions(functions))?;
     // To a pipe, for the same reason as above.
     let arguments = ["-O1".into(), "-S".into(), "-o".into(), "-".into(), file.into_os_string()];
-    Ok(Ok(Ready { program: Program::at(compiler, arguments), marked: None, result: Told::ByOutput, times_at_most }))
+    Ok(Ready { program: Program::at(compiler, arguments), marked: None, result: Told::ByOutput, times_at_most })
 }
 
 /// Functions that call each other: the compiler keeps all of them until it has seen the last.
@@ -293,15 +248,14 @@ fn many_functions(count: u32) -> String {
 
 #[cfg(test)]
 mod tests {
-    use clap::ValueEnum as _;
-
     use super::*;
+    use crate::harness::Choice as _;
 
     #[test]
     fn a_program_is_named_alike_everywhere() {
         for task in Task::value_variants() {
-            assert_eq!(Task::from_str(&task.to_string(), false), Ok(*task));
-            assert_eq!(serde_json::to_value(task).unwrap(), task.to_string());
+            assert_eq!(serde_json::to_value(task).unwrap(), task.name());
+            assert_eq!(serde_json::from_value::<Task>(task.name().into()).unwrap(), *task);
         }
     }
 
@@ -333,7 +287,7 @@ mod tests {
             (&GUPS, "LOG2_WORDS=10"),
             (&SPMV, "SIDE=8"),
         ] {
-            let ready = compile(source, size, folder.path(), 60.0).unwrap().unwrap();
+            let ready = compile(source, size, folder.path(), 60.0).unwrap();
             let mut printed = Vec::new();
             for program in [Some(ready.program), ready.marked].into_iter().flatten() {
                 let output = program.command().output().unwrap();

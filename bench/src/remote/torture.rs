@@ -8,20 +8,18 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
-use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use units::Bytes;
 
-use super::cell::same_environment;
+use super::cell::run_to_end;
 use super::task;
-use crate::children::{OwnChild, describe};
+use crate::children::describe;
 use crate::launch::Program;
 use crate::masu::{Masu, local_report};
 use crate::pairs::order_of_round;
-use crate::place::Place;
 use crate::report::Report;
 use crate::session::Session;
 use crate::table::Table;
@@ -52,6 +50,9 @@ const EACH: Duration = Duration::from_secs(4);
 
 /// Extra time limit: the program checks all of its memory once more.
 const AT_MOST: Duration = Duration::from_secs(120);
+
+/// Interval of the checks for the program's end.
+const EVERY: Duration = Duration::from_millis(20);
 
 const BACKENDS: [&str; 2] = ["move", "copy"];
 const UNITS: [&str; 2] = ["auto", "16KiB"];
@@ -90,11 +91,10 @@ struct Bench<'a> {
 pub fn run(session: &Session, options: &Options) -> Result<()> {
     let masu = session.masu()?;
     ensure!(masu.knows_local()?, "this masu does not know `run --local`");
-    let folder = std::env::current_exe()?.with_file_name("remote-workloads");
-    let stress = task::stress(&folder)?.map_err(|missing| anyhow::anyhow!("{missing}"))?;
+    let stress = task::stress(&task::folder()?)?;
     let folder = tempfile::tempdir().context("cannot make a folder")?;
     let bench = Bench { session, options, masu, stress, folder };
-    let (backends, missing): (Vec<_>, Vec<_>) = BACKENDS.into_iter().partition(|backend| bench.stands_on(backend));
+    let (backends, missing): (Vec<_>, Vec<_>) = BACKENDS.into_iter().partition(|backend| bench.has(backend));
     ensure!(!backends.is_empty(), "no program can be paged here; `masu facts` says why");
     let ways: Vec<Way> = backends.iter().flat_map(|&backend| UNITS.map(|unit| Way { backend, unit })).collect();
     let (runs, wrong) = bench.until_the_time_is_over(&ways)?;
@@ -105,7 +105,7 @@ pub fn run(session: &Session, options: &Options) -> Result<()> {
 
 impl Bench<'_> {
     /// Whether this kernel has the backend: it is tried.
-    fn stands_on(&self, backend: &str) -> bool {
+    fn has(&self, backend: &str) -> bool {
         let tried =
             self.masu.run(&["--local", "1MiB", "--no-profile", "--backend", backend], None).arg("/bin/true").output();
         tried.is_ok_and(|output| output.status.success())
@@ -141,24 +141,16 @@ impl Bench<'_> {
         command.args(["--threads", &self.options.threads.to_string(), "--mib", &self.options.mib.to_string()]);
         // The library's handlers have stacks of their own, and a twentieth holds no copy: forks must be refused in good order.
         command.args(["--fork", "--without", "altstack", "--verbose", "--folder"]).arg(self.folder.path());
-        same_environment(&mut command);
         command
     }
 
     fn once(&self, way: Way, seed: u64, time: Duration) -> Result<Ran> {
         let file = tempfile::NamedTempFile::new().context("cannot make a file for masu's report")?;
         let command = self.command(way, seed, time, file.path());
-        let begun = Instant::now();
-        let mut child = OwnChild::start(command, &self.session.processors, Place::Anywhere)?;
-        while child.is_running() {
-            self.session.stop.check()?;
-            ensure!(begun.elapsed() < time + AT_MOST, "it did not end within {} s", (time + AT_MOST).as_secs());
-            thread::sleep(Duration::from_millis(20));
-        }
-        let ended = child.finish(Duration::ZERO, &self.session.stop)?;
-        if !ended.status.success() {
-            bail!("it {}: {}", describe(ended.status), ended.errors.join("; "));
-        }
+        let limit = time + AT_MOST;
+        let ran = run_to_end(self.session, command, limit, EVERY, || Ok(()))?;
+        let ended = ran.with_context(|| format!("it did not end within {} s", limit.as_secs()))?.ended;
+        ensure!(ended.status.success(), "it {}: {}", describe(ended.status), ended.errors.join("; "));
         let checks = ended.lines.iter().find_map(|line| checks_of(line));
         let report = local_report(file.path())?;
         Ok(Ran {
@@ -225,6 +217,7 @@ fn report(session: &Session, options: &Options, runs: &[Ran], missing: &[&str], 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::superpages::tools::on_path;
 
     #[test]
     fn what_the_program_says_is_understood() {
@@ -237,8 +230,11 @@ mod tests {
 
     #[test]
     fn the_program_builds_and_finds_nothing_wrong_without_masu() {
+        if on_path("gcc").is_none() {
+            return;
+        }
         let folder = tempfile::tempdir().unwrap();
-        let Ok(stress) = task::stress(folder.path()).unwrap() else { return };
+        let stress = task::stress(folder.path()).unwrap();
         let mut command = stress.command();
         command.args(["--seconds", "0.1", "--mib", "8", "--verbose", "--folder"]).arg(folder.path());
         let output = command.output().unwrap();

@@ -12,6 +12,8 @@ use anyhow::{Context, Result, ensure};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Missing(pub &'static str);
 
+impl std::error::Error for Missing {}
+
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.0)

@@ -1,28 +1,11 @@
 //! Request latencies, from the client's output: wrk prints them at its end, pgbench into a log.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, ensure};
-use hdrhistogram::Histogram;
-use serde::Serialize;
 
+use crate::latency::{Latencies, Latency};
 use crate::workload::Reply;
-
-/// Percentiles of many requests.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Latency {
-    /// Requests timed.
-    pub requests: u64,
-    /// Median.
-    pub p50_ms: f64,
-    /// One request in a hundred took longer.
-    pub p99_ms: f64,
-    /// One request in a thousand took longer.
-    pub p999_ms: f64,
-    /// The longest.
-    pub max_ms: f64,
-}
-
-/// One hour; longer latencies count as this.
-const LONGEST_US: u64 = 3_600_000_000;
 
 /// wrk's script: random files at an even pace, and percentiles in one line, which wrk itself prints only up to the 99th.
 pub const WRK_SCRIPT: &str = r#"
@@ -49,14 +32,7 @@ pub fn of_wrk(lines: &[String]) -> Result<Latency> {
     let line = lines.iter().rfind(|line| line.starts_with("requests=")).context("wrk printed no percentiles")?;
     let reply = Reply::of(line);
     ensure!(reply.whole("errors")? == 0 && reply.whole("requests")? > 0, "wrk: requests failed: {line}");
-    let ms = |name: &str| Ok::<f64, anyhow::Error>(reply.number(name)? / 1e3);
-    Ok(Latency {
-        requests: reply.whole("requests")?,
-        p50_ms: ms("p50_us")?,
-        p99_ms: ms("p99_us")?,
-        p999_ms: ms("p999_us")?,
-        max_ms: ms("max_us")?,
-    })
+    Latency::of(&reply)
 }
 
 /// Latencies from the log of a pgbench, of the transactions that ended within a span of time (seconds since 1970).
@@ -66,7 +42,7 @@ pub fn of_wrk(lines: &[String]) -> Result<Latency> {
 /// # Errors
 /// When there is none of that time.
 pub fn of_pgbench(log: &str, from_s: f64, to_s: f64) -> Result<Latency> {
-    let mut histogram = Histogram::<u64>::new_with_bounds(1, LONGEST_US, 3).context("histogram")?;
+    let mut times = Latencies::none()?;
     let whole = log.rfind('\n').map_or("", |end| &log[..end]);
     for line in whole.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -74,18 +50,12 @@ pub fn of_pgbench(log: &str, from_s: f64, to_s: f64) -> Result<Latency> {
         let number = |word: &str| word.parse::<u64>().with_context(|| format!("pgbench's log: `{line}`"));
         let at = number(epoch_s)? as f64 + number(epoch_us)? as f64 / 1e6;
         if (from_s..=to_s).contains(&at) {
-            histogram.record(number(time_us)?.clamp(1, LONGEST_US)).context("histogram")?;
+            times.add(Duration::from_micros(number(time_us)?));
         }
     }
-    ensure!(!histogram.is_empty(), "pgbench has logged nothing");
-    let at = |quantile| histogram.value_at_quantile(quantile) as f64 / 1e3;
-    Ok(Latency {
-        requests: histogram.len(),
-        p50_ms: at(0.5),
-        p99_ms: at(0.99),
-        p999_ms: at(0.999),
-        max_ms: histogram.max() as f64 / 1e3,
-    })
+    let latency = times.percentiles();
+    ensure!(latency.requests > 0, "pgbench has logged nothing");
+    Ok(latency)
 }
 
 #[cfg(test)]

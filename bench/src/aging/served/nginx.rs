@@ -1,7 +1,7 @@
 //! A private nginx with files to serve, on a free port of the loopback, and wrk as its client.
 
 use std::fs;
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -10,10 +10,11 @@ use anyhow::{Context, Result, bail};
 use rustix::process::Signal;
 use units::Bytes;
 
-use super::latency::{Latency, WRK_SCRIPT, of_wrk};
+use super::latency::{WRK_SCRIPT, of_wrk};
 use super::{Client, Server, Service};
 use crate::cgroup::MemoryCgroup;
-use crate::children::OwnChild;
+use crate::children::{OwnChild, free_port};
+use crate::latency::Latency;
 use crate::launch::Program;
 use crate::place::Place;
 use crate::session::Session;
@@ -63,8 +64,7 @@ impl Service for Site {
     }
 
     fn start(&self, session: &Session, group: &MemoryCgroup) -> Result<Box<dyn Server>> {
-        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
-        let port = free.context("no port of the loopback is free")?.port();
+        let port = free_port()?;
         let own = self.folder.join("own");
         let configuration = own.join("nginx.conf");
         fs::write(&configuration, configured(&own, &self.data(), port)).context("cannot write nginx.conf")?;

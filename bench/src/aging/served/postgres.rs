@@ -10,10 +10,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::Signal;
 
-use super::latency::{Latency, of_pgbench};
+use super::latency::of_pgbench;
 use super::{Client, Server, Service};
 use crate::cgroup::MemoryCgroup;
 use crate::children::{OwnChild, describe};
+use crate::latency::Latency;
 use crate::launch::Program;
 use crate::place::Place;
 use crate::session::Session;

@@ -7,34 +7,25 @@
 //! No run has faults from the victim queue alone: a program that fits never uses the queue, and of a program that does
 //! not fit, some pages come from the store.
 
-use std::fmt;
-
-use clap::ValueEnum;
+use anyhow::{Result, ensure};
 use farmem::report::Report as LocalReport;
 use serde::{Deserialize, Serialize};
 
-/// Place of the touched page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum Kind {
-    /// A first touch, without masu.
-    Kernel,
-    /// A first touch.
-    First,
-    /// In a file.
-    File,
-    /// In a file, with a dirty page to evict.
-    FileChanged,
-    /// In Redis on this machine, unsealed (`--no-seal`).
-    RedisPlain,
-    /// In Redis on this machine, sealed.
-    Redis,
-    /// In Redis on this machine, unsealed, with a dirty page to evict.
-    RedisPlainChanged,
-    /// In Redis on this machine, sealed, with a dirty page to evict.
-    RedisChanged,
-    /// In zram, the kernel's own swapping.
-    Zram,
+use crate::choices;
+
+choices! {
+    /// Place of the touched page; a changed one has a dirty page to evict. Only `kernel` and `zram` are without masu.
+    pub enum Kind {
+        Kernel = "kernel", "first touch, no masu";
+        First = "first", "first touch";
+        File = "file", "from a file";
+        FileChanged = "file-changed", "from a file, changed";
+        RedisPlain = "redis-plain", "from Redis, not sealed";
+        Redis = "redis", "from Redis";
+        RedisPlainChanged = "redis-plain-changed", "from Redis, not sealed, changed";
+        RedisChanged = "redis-changed", "from Redis, changed";
+        Zram = "zram", "from zram, no masu";
+    }
 }
 
 /// Numbers of pages and of touches.
@@ -77,21 +68,6 @@ const ONE_IN_OF_KERNEL: u64 = 20;
 const UNTIMED_PASSES: u64 = 2;
 
 impl Kind {
-    /// Name in tables.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Kind::Kernel => "first touch, no masu",
-            Kind::First => "first touch",
-            Kind::File => "from a file",
-            Kind::FileChanged => "from a file, changed",
-            Kind::RedisPlain => "from Redis, not sealed",
-            Kind::RedisPlainChanged => "from Redis, not sealed, changed",
-            Kind::Redis => "from Redis",
-            Kind::RedisChanged => "from Redis, changed",
-            Kind::Zram => "from zram, no masu",
-        }
-    }
-
     /// Whether masu serves this fault.
     pub const fn is_of_masu(self) -> bool {
         !matches!(self, Kind::Kernel | Kind::Zram)
@@ -142,11 +118,9 @@ impl Kind {
     ///
     /// # Errors
     /// The differing counters.
-    pub fn verify(self, plan: Plan, told: &Touches, report: Option<&LocalReport>) -> Result<(), String> {
+    pub fn verify(self, plan: Plan, told: &Touches, report: Option<&LocalReport>) -> Result<()> {
         let timed = plan.pages * plan.passes;
-        if told.touches != timed {
-            return Err(format!("{} timed touches instead of {timed}", told.touches));
-        }
+        ensure!(told.touches == timed, "{} timed touches instead of {timed}", told.touches);
         let faults = told.touches.saturating_sub(told.there);
         let Some(report) = report else {
             if self == Kind::Kernel {
@@ -154,77 +128,57 @@ impl Kind {
                 return about("its other faults", told.major_faults, 0, ONE_IN);
             }
             about("the kernel's faults from swap", told.major_faults, faults, ONE_IN_OF_KERNEL)?;
-            return at_least("faults", faults, timed / 2);
+            ensure!(faults >= timed / 2, "faults: {faults}, {} or more expected", timed / 2);
+            return Ok(());
         };
         let others = |what, count, wanted| {
-            let bound = wanted + timed / ONE_IN;
-            if count > bound { Err(format!("{count} faults {what}, {wanted} expected")) } else { Ok(()) }
+            ensure!(count <= wanted + timed / ONE_IN, "{count} faults {what}, {wanted} expected");
+            Ok(())
         };
-        let home = report.faults.saturating_sub(report.faults_staged).saturating_sub(report.faults_first);
+        let stored = report.faults.saturating_sub(report.faults_staged).saturating_sub(report.faults_first);
         let all = plan.pages * (plan.passes + UNTIMED_PASSES);
         about("touches that found no page", faults, timed, ONE_IN)?;
         match self {
             Kind::First => {
                 about("first touches", report.faults_first, timed, ONE_IN)?;
-                others("from the staging", report.faults_staged, 0)?;
-                others("from the store", home, 0)
+                others("from the victim queue", report.faults_staged, 0)?;
+                others("from the store", stored, 0)
             }
             _ => {
-                about("faults from the store", home, all, ONE_IN)?;
+                about("faults from the store", stored, all, ONE_IN)?;
                 others("of first touches", report.faults_first, plan.pages)?;
-                others("from the staging", report.faults_staged, 0)?;
+                others("from the victim queue", report.faults_staged, 0)?;
                 let written = report.bytes_out.pages().0;
                 // The last pass changes nothing any more; pages that were changed before are written back while it
                 // fetches.
                 let changed = if self.changes() { plan.pages * (plan.passes + UNTIMED_PASSES) } else { plan.pages };
-                about("pages written home", written, changed, ONE_IN)
+                about("pages written back", written, changed, ONE_IN)
             }
         }
     }
 }
 
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-fn about(what: &str, count: u64, wanted: u64, one_in: u64) -> Result<(), String> {
+fn about(what: &str, count: u64, wanted: u64, one_in: u64) -> Result<()> {
     // A program has a few pages of its own.
-    let slack = wanted / one_in + 16;
-    if count.abs_diff(wanted) > slack { Err(format!("{what}: {count}, {wanted} expected")) } else { Ok(()) }
-}
-
-fn at_least(what: &str, count: u64, wanted: u64) -> Result<(), String> {
-    if count < wanted { Err(format!("{what}: {count}, {wanted} or more expected")) } else { Ok(()) }
+    ensure!(count.abs_diff(wanted) <= wanted / one_in + 16, "{what}: {count}, {wanted} expected");
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use clap::ValueEnum as _;
     use units::Pages;
 
     use super::*;
-
-    const ALL: [Kind; 9] = [
-        Kind::Kernel,
-        Kind::First,
-        Kind::File,
-        Kind::FileChanged,
-        Kind::RedisPlain,
-        Kind::Redis,
-        Kind::RedisPlainChanged,
-        Kind::RedisChanged,
-        Kind::Zram,
-    ];
 
     fn touches(plan: Plan) -> Touches {
         let touches = plan.pages * plan.passes;
         Touches { touches, there: 0, p50_ns: 1.0, p99_ns: 2.0, mean_ns: 1.0, minor_faults: 0, major_faults: 0 }
     }
 
-    fn counted(home: u64, staged: u64, first: u64, pages_out: u64) -> LocalReport {
+    fn counted(stored: u64, staged: u64, first: u64, pages_out: u64) -> LocalReport {
         LocalReport {
-            faults: home + staged + first,
+            faults: stored + staged + first,
             faults_staged: staged,
             faults_first: first,
             bytes_out: Pages(pages_out).bytes(),
@@ -240,7 +194,7 @@ mod tests {
 
     #[test]
     fn as_many_touches_are_timed_of_each_kind() {
-        for kind in ALL {
+        for &kind in Kind::value_variants() {
             let plan = kind.plan(8192, 2);
             assert_eq!(plan.pages * plan.passes, 16384, "{kind}: {plan:?}");
         }
@@ -263,40 +217,41 @@ mod tests {
             (Kind::RedisChanged, counted(32768, 0, 8194, 32768)),
         ] {
             let plan = kind.plan(8192, 2);
-            assert_eq!(kind.verify(plan, &touches(plan), Some(&report)), Ok(()), "{kind}");
+            kind.verify(plan, &touches(plan), Some(&report)).unwrap();
         }
     }
 
     #[test]
     fn counters_of_another_kind_are_told() {
         let plan = Kind::File.plan(8192, 2);
-        let said = |report: LocalReport| Kind::File.verify(plan, &touches(plan), Some(&report)).unwrap_err();
+        let said =
+            |report: LocalReport| Kind::File.verify(plan, &touches(plan), Some(&report)).unwrap_err().to_string();
         assert_eq!(said(counted(30000, 2768, 8194, 8192)), "faults from the store: 30000, 32768 expected");
-        assert_eq!(said(counted(32700, 500, 8194, 8192)), "500 faults from the staging, 0 expected");
-        assert_eq!(said(counted(32768, 0, 8194, 32768)), "pages written home: 32768, 8192 expected");
+        assert_eq!(said(counted(32700, 500, 8194, 8192)), "500 faults from the victim queue, 0 expected");
+        assert_eq!(said(counted(32768, 0, 8194, 32768)), "pages written back: 32768, 8192 expected");
     }
 
     #[test]
     fn touches_that_found_their_page_are_no_faults() {
         let plan = Kind::File.plan(8192, 2);
         let some = Touches { there: 4000, ..touches(plan) };
-        let said = Kind::File.verify(plan, &some, Some(&counted(32768, 0, 8194, 8192))).unwrap_err();
+        let said = Kind::File.verify(plan, &some, Some(&counted(32768, 0, 8194, 8192))).unwrap_err().to_string();
         assert_eq!(said, "touches that found no page: 12384, 16384 expected");
         let less = Touches { touches: 7, ..some };
-        assert_eq!(Kind::File.verify(plan, &less, None).unwrap_err(), "7 timed touches instead of 16384");
+        assert_eq!(Kind::File.verify(plan, &less, None).unwrap_err().to_string(), "7 timed touches instead of 16384");
     }
 
     #[test]
     fn the_kernels_faults_are_held_against_its_own_counters() {
         let kernel = Kind::Kernel.plan(8192, 2);
         let told = Touches { minor_faults: 16390, ..touches(kernel) };
-        assert_eq!(Kind::Kernel.verify(kernel, &told, None), Ok(()));
+        Kind::Kernel.verify(kernel, &told, None).unwrap();
         let huge = Touches { minor_faults: 32, ..told };
-        let said = Kind::Kernel.verify(kernel, &huge, None).unwrap_err();
+        let said = Kind::Kernel.verify(kernel, &huge, None).unwrap_err().to_string();
         assert_eq!(said, "the kernel's faults from memory: 32, 16384 expected");
         let zram = Kind::Zram.plan(8192, 2);
         let told = Touches { there: 384, major_faults: 16100, ..touches(zram) };
-        assert_eq!(Kind::Zram.verify(zram, &told, None), Ok(()));
+        Kind::Zram.verify(zram, &told, None).unwrap();
         assert!(Kind::Zram.verify(zram, &Touches { major_faults: 9000, ..told }, None).is_err());
         assert!(Kind::Zram.verify(zram, &Touches { there: 10000, major_faults: 6384, ..told }, None).is_err());
     }
