@@ -37,6 +37,8 @@ macro_rules! renamed {
 renamed! {
     backend, "rung";
     domain, "room";
+    faults_in_flight, "faults_arriving";
+    faults_in_victim_queue, "faults_staged";
     headroom_bytes, "left_bytes";
     level, "dial";
     levels, "dials";
@@ -44,4 +46,6 @@ renamed! {
     mlocked_bytes, "pinned_bytes";
     mlocked_bytes_max, "pinned_bytes_max";
     mlocks, "pins";
+    transfer_bytes_median, "unit_bytes_median";
+    victim_queue_hit_rate, "staging_hit_rate";
 }

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use crate::input::Input;
-use farmem_engine::handshake::{Go, Hello, MAGIC, Message, Ready, STRANGER, Secret, Terms};
+use farmem_engine::handshake::{Go, Identity, MAGIC, Message, REJECTED, Ready, Secret, SessionParameters};
 use farmem_engine::segment::{ASKED, Ask, Layout, StoreRequest};
 use farmem_engine::{MAX_UNIT_PAGES, PAGE_BYTES};
 
@@ -17,23 +17,26 @@ pub fn run(bytes: &[u8]) -> bool {
         message[0] = MAGIC;
     }
     // A message that is accepted is encoded again to the same words.
-    let mut understood = message != STRANGER && Go::of(&message).is_some();
+    let mut understood = message != REJECTED && Go::of(&message).is_some();
     if let Some(secret) = Secret::of(bytes) {
         assert_eq!(secret.to_string().as_bytes(), bytes);
         understood = true;
     }
-    if let Some(hello) = Hello::of(&message) {
+    if let Some(identity) = Identity::of(&message) {
         understood = true;
-        assert_eq!((Hello::of(&hello.message()), message[0]), (Some(hello), MAGIC));
+        assert_eq!((Identity::of(&identity.message()), message[0]), (Some(identity), MAGIC));
     }
     if let Some(ready) = Ready::of(&message) {
         understood = true;
         assert_eq!((Ready::of(&ready.message()), message[0]), (Some(ready), MAGIC));
     }
-    if let Some((terms, secret)) = Terms::of(&message) {
+    if let Some((parameters, secret)) = SessionParameters::of(&message) {
         understood = true;
-        assert_eq!((Terms::of(&terms.message(secret)), message[0]), (Some((terms, secret)), MAGIC));
-        lies_in_order(&Layout::new(terms.most_pages as usize, terms.budget_frames as usize));
+        assert_eq!(
+            (SessionParameters::of(&parameters.message(secret)), message[0]),
+            (Some((parameters, secret)), MAGIC)
+        );
+        lies_in_order(&Layout::new(parameters.most_pages as usize, parameters.budget_frames as usize));
     }
     request(&mut input) || understood
 }

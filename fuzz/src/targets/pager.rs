@@ -201,7 +201,7 @@ impl World<'_> {
                     pages * PAGE_BYTES,
                 )?;
                 let here = (page..page + pages).filter(|page| self.machine.program[*page as usize].is_some());
-                assert_eq!(here.count(), stay as usize, "what is not held goes home");
+                assert_eq!(here.count(), stay as usize, "pages that are not pinned are evicted");
             }
             22 | 23 => self.move_to(page, u64::from(input.half()) % PAGES, pages)?,
             24 => {
@@ -317,12 +317,12 @@ impl World<'_> {
         let (pager, machine) = (&self.pager, &self.machine);
         assert_eq!(pager.counters.get(Counter::ResidentPages), machine.resident());
         assert_eq!(self.frames(), machine.frames());
-        let (mut home, mut touched, mut zeros) = (0, 0, 0);
+        let (mut stored, mut touched, mut zeros) = (0, 0, 0);
         for page in 0..PAGES {
             let Some(number) = pager.space.page(address(page)) else { continue };
             let place = pager.entry(number).place();
             assert_eq!(place == Place::Resident, machine.program[page as usize].is_some(), "page {page}");
-            home += u64::from(place == Place::Stored);
+            stored += u64::from(place == Place::Stored);
             touched += u64::from(pager.entry(number).is_touched());
             zeros += u64::from(pager.entry(number).is_of_zeros());
             assert!(!pager.entry(number).is_of_zeros() || self.expected[page as usize] == 0, "page {page}");
@@ -338,7 +338,7 @@ impl World<'_> {
         assert_eq!(
             [Counter::StoredPages, Counter::TouchedPages, Counter::ZeroPages]
                 .map(|counter| pager.counters.get(counter)),
-            [home, touched, zeros]
+            [stored, touched, zeros]
         );
         for (page, _) in self.pins.iter().filter(|pin| pin.1) {
             assert!(machine.program[*page as usize].is_some(), "page {page} was pinned and left");

@@ -92,7 +92,7 @@ pub fn run(bytes: &[u8]) -> bool {
                     let counted = Counted::of(1, &Counters(&counters), learned, &[], &history);
                     assert!(counted.stall_s >= 0.0, "{counted:?}");
                     let report = Report::of(1.0, &[counted.clone(), counted]);
-                    assert!(report.staging_hit_rate.is_none_or(|rate| (0.0..=1.0).contains(&rate)), "{report:?}");
+                    assert!(report.victim_queue_hit_rate.is_none_or(|rate| (0.0..=1.0).contains(&rate)), "{report:?}");
                     asked += 1;
                 }
             }

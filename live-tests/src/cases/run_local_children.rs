@@ -3,7 +3,7 @@
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use farmem_engine::handshake::{self, Secret, Sections, Terms};
+use farmem_engine::handshake::{self, Secret, Sections, SessionParameters};
 use linux::message_socket::Listener;
 
 use super::Outcome;
@@ -17,7 +17,7 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     run_local_children requires [MasuCommand, PagerLibrary, Shell];
     hundreds_of_children_are_paged_with_few_open_files [UserFaults];
     masu_alone_may_have_more_open_files [UserFaults];
-    without_terms_a_program_ends_unless_masu_is_gone;
+    without_session_parameters_a_program_ends_unless_masu_is_gone;
     a_child_that_cannot_begin_does_not_end_the_run [UserFaults];
     a_first_program_that_cannot_begin_is_named [UserFaults];
 };
@@ -48,7 +48,7 @@ fn hundreds_of_children_are_paged_with_few_open_files(_: &Host) -> Outcome {
     Ok(())
 }
 
-pub(super) const TERMS: Terms = Terms {
+pub(super) const PARAMETERS: SessionParameters = SessionParameters {
     budget_frames: 256,
     budget_share: 0,
     most_pages: 1 << 12,
@@ -74,10 +74,10 @@ fn masu_alone_may_have_more_open_files(_: &Host) -> Outcome {
 
 /// The test plays a masu that sends nothing, and one whose socket name is taken by another process. Nothing is expected
 /// from a masu that has ended.
-fn without_terms_a_program_ends_unless_masu_is_gone(_: &Host) -> Outcome {
+fn without_session_parameters_a_program_ends_unless_masu_is_gone(_: &Host) -> Outcome {
     let library = programs::masu().ok_or("no masu")?.with_file_name("libmasu-pager.so");
     let listener = Listener::open()?;
-    let secret = Secret { hello: 1, terms: 2 };
+    let secret = Secret { library: 1, masu: 2 };
     let mut program = Command::new("/bin/echo");
     program.arg("begun").env("LD_PRELOAD", library).env("MASU_PAGER", listener.name());
     program.env("MASU_PAGER_SECRET", secret.to_string()).stdin(Stdio::null());
@@ -85,12 +85,12 @@ fn without_terms_a_program_ends_unless_masu_is_gone(_: &Host) -> Outcome {
     drop(listener.accept(Duration::from_secs(10))?.ok_or("nobody connected")?);
     let refused = running.said()?;
     assert_eq!((refused.code(), refused.out.as_str()), (125, ""), "{refused:?}");
-    assert!(refused.first_line().ends_with("gives it no terms"), "{refused:?}");
+    assert!(refused.first_line().ends_with("gives it no session parameters"), "{refused:?}");
     assert!(refused.err.contains("\n    masu says why") && refused.err.contains("ulimit -n"), "{refused:?}");
     // The program has checked once more that masu is there.
     drop(listener.accept(Duration::from_secs(10))?.ok_or("nobody asked again")?);
     let mut outlived = Vec::new();
-    for answer in [TERMS.message(3), handshake::STRANGER] {
+    for answer in [PARAMETERS.message(3), handshake::REJECTED] {
         let running = Running::start(&mut program)?;
         let connection = listener.accept(Duration::from_secs(10))?.ok_or("nobody connected")?;
         let bytes: Vec<u8> = answer.iter().flat_map(|word| word.to_ne_bytes()).collect();

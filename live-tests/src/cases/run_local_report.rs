@@ -25,10 +25,10 @@ const FIELDS: [&str; 10] = [
     "paged_bytes",
     "peak_resident_bytes",
     "faults",
-    "faults_staged",
+    "faults_in_victim_queue",
     "bytes_in",
     "bytes_out",
-    "unit_bytes_median",
+    "transfer_bytes_median",
 ];
 
 /// Report of a program that ends well, and the program's output.
@@ -59,7 +59,7 @@ fn the_report_has_the_promised_words(_: &Host) -> Outcome {
     for name in FIELDS {
         assert!(report[name].is_number(), "{name}: {report}");
     }
-    let rate = report["staging_hit_rate"].as_f64();
+    let rate = report["victim_queue_hit_rate"].as_f64();
     assert!(rate.is_some_and(|rate| (0.0..=1.0).contains(&rate)), "it was pushed out and came back: {report}");
     let sites = report["sites"].as_array().ok_or("no sites")?;
     assert!(!sites.is_empty() && sites.iter().all(has_its_history), "{report}");
@@ -128,12 +128,12 @@ fn sections_that_are_marked_get_units_of_their_own(_: &Host) -> Outcome {
     assert!(sections.iter().all(|section| section["faults"].as_u64() > Some(0)), "{marked}");
     assert_eq!(unit(2), Some(16 << 10), "the paper's least: {marked}");
     assert!(unit(1) > Some(64 << 10), "{marked}");
-    assert_eq!(marked["unit_bytes_median"], 16 << 10, "most faults are where it jumps about: {marked}");
+    assert_eq!(marked["transfer_bytes_median"], 16 << 10, "most faults are where it jumps about: {marked}");
     for (unit, bytes) in [("4KiB", 4 << 10), ("16KiB", 16 << 10)] {
         let options = ["--local", "4MiB", "--sections", "off", "--unit", unit];
         let (fixed, same) = reported(&options, &[&parts])?;
         assert_eq!(
-            (&fixed["unit_bytes_median"], &fixed["sections"]),
+            (&fixed["transfer_bytes_median"], &fixed["sections"]),
             (&bytes.into(), &serde_json::json!([])),
             "{fixed}"
         );

@@ -112,7 +112,7 @@ int main(void) {
             let rate = report["prefetch_hit_rate"].as_f64();
             assert!(rate.is_some_and(|rate| (0.0..=1.0).contains(&rate)), "{report}");
         } else {
-            assert_eq!((ahead, behind, &report["faults_arriving"]), (0, 0, &serde_json::json!(0)), "{report}");
+            assert_eq!((ahead, behind, &report["faults_in_flight"]), (0, 0, &serde_json::json!(0)), "{report}");
         }
     }
     assert_eq!(redis.ask(&["DBSIZE"])?, ":0");
@@ -138,7 +138,7 @@ fn pages_that_were_changed_in_the_file_are_found(_: &Host) -> Outcome {
     let mut talking = full(&format!("file:{}", folder.0.display()), &memory_checker(&built)?)?;
     let file = OpenOptions::new().write(true).open(store_file(talking.program, &folder.0)?)?;
     let bytes = file.metadata()?.len();
-    assert!(bytes > 16 << 20, "{bytes} bytes are home");
+    assert!(bytes > 16 << 20, "{bytes} bytes are stored");
     for at in (0..bytes).step_by(4096) {
         file.write_all_at(&[0x5a], at + 123)?;
     }

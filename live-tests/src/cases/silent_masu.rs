@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use super::Outcome;
 use super::programs::{self, Running};
 use super::run::Result;
-use super::run_local_children::TERMS;
+use super::run_local_children::PARAMETERS;
 use crate::host::{Host, LiveTest, tests};
 
 /// Tests of this file, and their requirements.
@@ -19,7 +19,7 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     a_program_whose_masu_is_silent_ends_within_its_deadline;
 };
 
-const SECRET: Secret = Secret { hello: 1, terms: 2 };
+const SECRET: Secret = Secret { library: 1, masu: 2 };
 const SOON: Duration = Duration::from_secs(10);
 /// The library's own is 15 s.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -42,8 +42,8 @@ fn a_program_whose_masu_is_silent_ends_within_its_deadline(_: &Host) -> Outcome 
     let mut programs = vec![start(&full)?, start(&silent)?, start(&half)?];
     let _silent = silent.accept(SOON)?.ok_or("nobody connected")?;
     let half = half.accept(SOON)?.ok_or("nobody connected")?;
-    let terms: Vec<u8> = TERMS.message(SECRET.terms).iter().flat_map(|word| word.to_ne_bytes()).collect();
-    half.send(&terms, &[])?;
+    let parameters: Vec<u8> = PARAMETERS.message(SECRET.masu).iter().flat_map(|word| word.to_ne_bytes()).collect();
+    half.send(&parameters, &[])?;
     let mut stopped = start(&later)?;
     let _later = later.accept(SOON)?.ok_or("nobody connected")?;
     std::thread::sleep(Duration::from_millis(200)); // It waits for the session parameters.

@@ -135,19 +135,19 @@ impl Kind {
             ensure!(count <= wanted + timed / ONE_IN, "{count} faults {what}, {wanted} expected");
             Ok(())
         };
-        let stored = report.faults.saturating_sub(report.faults_staged).saturating_sub(report.faults_first);
+        let stored = report.faults.saturating_sub(report.faults_in_victim_queue).saturating_sub(report.faults_first);
         let all = plan.pages * (plan.passes + UNTIMED_PASSES);
         about("touches that found no page", faults, timed, ONE_IN)?;
         match self {
             Kind::First => {
                 about("first touches", report.faults_first, timed, ONE_IN)?;
-                others("from the victim queue", report.faults_staged, 0)?;
+                others("from the victim queue", report.faults_in_victim_queue, 0)?;
                 others("from the store", stored, 0)
             }
             _ => {
                 about("faults from the store", stored, all, ONE_IN)?;
                 others("of first touches", report.faults_first, plan.pages)?;
-                others("from the victim queue", report.faults_staged, 0)?;
+                others("from the victim queue", report.faults_in_victim_queue, 0)?;
                 let written = report.bytes_out.pages().0;
                 // The last pass changes nothing any more; pages that were changed before are written back while it
                 // fetches.
@@ -176,10 +176,10 @@ mod tests {
         Touches { touches, there: 0, p50_ns: 1.0, p99_ns: 2.0, mean_ns: 1.0, minor_faults: 0, major_faults: 0 }
     }
 
-    fn counted(stored: u64, staged: u64, first: u64, pages_out: u64) -> LocalReport {
+    fn counted(stored: u64, in_victim_queue: u64, first: u64, pages_out: u64) -> LocalReport {
         LocalReport {
-            faults: stored + staged + first,
-            faults_staged: staged,
+            faults: stored + in_victim_queue + first,
+            faults_in_victim_queue: in_victim_queue,
             faults_first: first,
             bytes_out: Pages(pages_out).bytes(),
             ..LocalReport::of(0.0, &[])

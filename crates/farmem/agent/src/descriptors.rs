@@ -6,11 +6,11 @@ use crate::kernel::{call, int, uint};
 use crate::program::Program;
 
 /// Answer to a call that names one of them; `None` when the kernel is to make the call.
-pub fn emulate(program: &Program, made: Call) -> Option<i64> {
+pub fn emulate(program: &Program, call: Call) -> Option<i64> {
     let ours = |fd: u64| [program.uffd.fd, program.store, program.socket].contains(&int(fd));
-    let [first, second, third, ..] = made.arguments;
+    let [first, second, third, ..] = call.arguments;
     const EBADF: i64 = -(libc::EBADF as i64);
-    match made.number {
+    match call.number {
         number::CLOSE => ours(first).then_some(EBADF),
         number::DUP2 | number::DUP3 => ours(second).then_some(EBADF),
         number::CLOSE_RANGE => {

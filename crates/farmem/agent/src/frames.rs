@@ -101,7 +101,7 @@ impl Frames {
 
     /// Reads or writes `count` pages of the file, from or to the library's memory: all of them, in as many calls as
     /// needed.
-    fn in_file(&self, (number, doing): (i64, &str), page: Page, address: u64, count: u32) {
+    fn store_io(&self, (number, doing): (i64, &str), page: Page, address: u64, count: u32) {
         let (mut done, bytes) = (0, u64::from(count) * PAGE_BYTES);
         while done < bytes {
             let at = u64::from(page.0) * PAGE_BYTES + done;
@@ -149,7 +149,7 @@ fn words(errno: u64) -> Option<(&'static str, &'static str)> {
             "Raise the limit of file sizes (`ulimit -f`), or use Redis: --store redis://HOST:PORT.",
         ),
         libc::EIO => ("input/output error (EIO)", OF_DEVICE),
-        // Not an answer of the kernel: see `in_file`.
+        // Not an answer of the kernel: see `store_io`.
         libc::ENODATA => (
             "it is beyond the end of its file, which something cut short",
             "Find out what changes files there, or name another directory with --store file:DIR.",
@@ -293,7 +293,7 @@ impl Machine for Frames {
             copy(self.program.data, self.slot(slot), count);
             return Ok(());
         }
-        self.in_file(READ, page, self.slot(slot), count);
+        self.store_io(READ, page, self.slot(slot), count);
         Ok(())
     }
 
@@ -320,7 +320,7 @@ impl Machine for Frames {
             store_request::ask(self.program, Ask::Write, page, count);
             return Ok(());
         }
-        self.in_file(WRITE, page, self.slot(slot), count);
+        self.store_io(WRITE, page, self.slot(slot), count);
         Ok(())
     }
 
@@ -344,7 +344,7 @@ impl Frames {
         }
         let mut buffer = [0_u8; PAGE];
         let address = buffer.as_mut_ptr().expose_provenance() as u64;
-        self.in_file(READ, from, address, 1);
-        self.in_file(WRITE, to, address, 1);
+        self.store_io(READ, from, address, 1);
+        self.store_io(WRITE, to, address, 1);
     }
 }

@@ -87,8 +87,9 @@ pub fn give_up(parts: &[&str]) -> ! {
 /// Out of page numbers: there is one for each page that masu expects of a program at most (see the session parameters).
 pub fn out_of_page_slots() -> ! {
     give_up(&[
-        "the program has used up all numbers for pages; it is ended, since its memory cannot be kept\n    ",
-        "There are 64 times as many as this machine has pages: run it with less data, or on a machine with more memory.",
+        "out of page slots: the program used more than 64 times the machine's memory in address space; aborting, because its \
+         pages can no longer be tracked\n    ",
+        "Run it with less data, or on a machine with more memory.",
     ])
 }
 

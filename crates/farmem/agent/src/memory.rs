@@ -44,18 +44,18 @@ fn lock_idle(program: &'static Program) -> Guard<'static> {
 }
 
 /// Maps in and pins the memory that the call touches.
-pub fn fault_in(program: &'static Program, thread: &mut Thread, made: Call) {
-    fault_in_up_to(program, thread, made, most_pinned(program));
+pub fn fault_in(program: &'static Program, thread: &mut Thread, call: Call) {
+    fault_in_up_to(program, thread, call, most_pinned(program));
 }
 
 /// The same, for at most `most` pages.
-pub fn fault_in_up_to(program: &'static Program, thread: &mut Thread, made: Call, most: u64) {
+pub fn fault_in_up_to(program: &'static Program, thread: &mut Thread, call: Call, most: u64) {
     let mut left = most;
-    calls::buffers(made, &Own::new(program), &mut |buffer: Buffer| {
+    calls::buffers(call, &Own::new(program), &mut |buffer: Buffer| {
         if touches(program, buffer.start, buffer.bytes) {
             pin(program, buffer, left, |start, pages| {
                 if buffer.until == Until::Replaced {
-                    thread.keep(start, pages);
+                    thread.pin_for_thread(start, pages);
                 } else if let Some(more) = thread.remember(start, pages, |page| program.pager.unpin(page)) {
                     left -= more.min(left);
                 } else {
@@ -68,9 +68,9 @@ pub fn fault_in_up_to(program: &'static Program, thread: &mut Thread, made: Call
 }
 
 /// Maps in all arguments of exec, and pins as many as possible.
-pub fn fault_in_arguments(program: &'static Program, thread: &mut Thread, made: Call) {
+pub fn fault_in_arguments(program: &'static Program, thread: &mut Thread, call: Call) {
     let mut left = 4 * most_pinned(program);
-    calls::buffers(made, &Own::new(program), &mut |buffer: Buffer| {
+    calls::buffers(call, &Own::new(program), &mut |buffer: Buffer| {
         if touches(program, buffer.start, buffer.bytes) {
             pin(program, buffer, u64::MAX, |start, pages| {
                 let more = (pages <= left).then(|| thread.remember(start, pages, |page| program.pager.unpin(page)));
@@ -280,26 +280,26 @@ fn failed(answer: i64) -> bool {
 }
 
 /// Answer to a call that changes mappings, or `None` when only the kernel is concerned.
-pub fn emulate(program: &'static Program, made: Call) -> Option<i64> {
-    let [first, second, third, fourth, ..] = made.arguments;
+pub fn emulate(program: &'static Program, call: Call) -> Option<i64> {
+    let [first, second, third, fourth, ..] = call.arguments;
     let paged = |start: u64, bytes: u64| touches(program, start, bytes);
-    match made.number {
-        number::MMAP => map(program, made),
+    match call.number {
+        number::MMAP => map(program, call),
         number::MUNMAP if paged(first, second) => {
             let _guard = lock_idle(program);
-            let answer = as_it_stands(made);
+            let answer = as_it_stands(call);
             if !failed(answer) {
                 program.pager.forget(first, page_up(second));
             }
             Some(answer)
         }
         number::MPROTECT | number::PKEY_MPROTECT if paged(first, second) => {
-            Some(protect(program, made, first, second, third))
+            Some(protect(program, call, first, second, third))
         }
-        number::MADVISE if paged(first, second) => Some(advise(program, made, first, page_up(second), int(third))),
+        number::MADVISE if paged(first, second) => Some(advise(program, call, first, page_up(second), int(third))),
         number::BRK => Some(move_heap_end(program, first)),
         number::MREMAP if paged(first, second.max(1)) || (int(fourth) & libc::MREMAP_FIXED != 0) => {
-            Some(remap(program, made))
+            Some(remap(program, call))
         }
         // A program larger than its budget cannot be locked into it, and one that fits is not swapped at all.
         number::MLOCK | number::MLOCK2 if paged(first, second) => Some(-i64::from(libc::ENOMEM)),
@@ -321,13 +321,13 @@ pub fn emulate(program: &'static Program, made: Call) -> Option<i64> {
     }
 }
 
-fn as_it_stands(made: Call) -> i64 {
+fn as_it_stands(call: Call) -> i64 {
     // SAFETY: the program's own call.
-    unsafe { kernel::syscall(made.number.into(), made.arguments) }
+    unsafe { kernel::syscall(call.number.into(), call.arguments) }
 }
 
-fn map(program: &'static Program, made: Call) -> Option<i64> {
-    let [start, bytes, protection, flags, ..] = made.arguments;
+fn map(program: &'static Program, call: Call) -> Option<i64> {
+    let [start, bytes, protection, flags, ..] = call.arguments;
     let (protection, flags) = (int(protection), int(flags));
     let has = |flag: i32| flags & flag != 0;
     let anonymous = has(libc::MAP_ANONYMOUS) && flags & libc::MAP_TYPE == libc::MAP_PRIVATE;
@@ -338,13 +338,13 @@ fn map(program: &'static Program, made: Call) -> Option<i64> {
     if !paged && !replaces {
         return None;
     }
-    let mut made = made;
+    let mut call = call;
     if paged {
         // Pages come at their first touch, and they may be more than the machine's memory.
-        made.arguments[3] = i64::from(flags & !libc::MAP_POPULATE | libc::MAP_NORESERVE).cast_unsigned();
+        call.arguments[3] = i64::from(flags & !libc::MAP_POPULATE | libc::MAP_NORESERVE).cast_unsigned();
     }
     let _guard = lock_idle(program);
-    let answer = as_it_stands(made);
+    let answer = as_it_stands(call);
     if failed(answer) && replaces {
         forget_what_is_gone(program, start, page_up(bytes));
     }
@@ -373,13 +373,13 @@ fn forget_what_is_gone(program: &Program, start: u64, bytes: u64) {
     }
 }
 
-fn protect(program: &'static Program, made: Call, start: u64, bytes: u64, protection: u64) -> i64 {
+fn protect(program: &'static Program, call: Call, start: u64, bytes: u64, protection: u64) -> i64 {
     let protection = int(protection);
     let has = |flag: i32| protection & flag != 0;
     let guard = lock_idle(program);
     let plain = libc::PROT_READ | libc::PROT_WRITE;
     let odd = has(libc::PROT_WRITE) && protection & (plain | libc::PROT_EXEC) != plain;
-    if odd || made.number == number::PKEY_MPROTECT {
+    if odd || call.number == number::PKEY_MPROTECT {
         HAS_WRITE_ONLY_MAPPING.store(true, Relaxed);
     }
     if protection == libc::PROT_NONE {
@@ -390,7 +390,7 @@ fn protect(program: &'static Program, made: Call, start: u64, bytes: u64, protec
             Err(never) => match never {},
         }
     }
-    as_it_stands(made)
+    as_it_stands(call)
 }
 
 /// Advice after which memory reads as zeros, or not at all.
@@ -400,20 +400,20 @@ const fn empties(advice: i32) -> bool {
     matches!(advice, libc::MADV_DONTNEED | libc::MADV_FREE | DONTNEED_LOCKED | GUARD_INSTALL)
 }
 
-fn advise(program: &'static Program, made: Call, start: u64, bytes: u64, advice: i32) -> i64 {
+fn advise(program: &'static Program, call: Call, start: u64, bytes: u64, advice: i32) -> i64 {
     const POPULATE_READ: i32 = 22;
     const POPULATE_WRITE: i32 = 23;
-    let (_guard, asked) = (lock_idle(program), made.arguments[1]);
+    let (_guard, asked) = (lock_idle(program), call.arguments[1]);
     match advice {
         _ if empties(advice) => {
             // The kernel may keep memory after MADV_FREE, or not; here it never does. The kernel checks the kind of
             // memory.
             let free = advice == libc::MADV_FREE;
-            let mut made = made;
-            let mut answer = as_it_stands(made);
+            let mut call = call;
+            let mut answer = as_it_stands(call);
             if free && !failed(answer) {
-                made.arguments[2] = libc::MADV_DONTNEED as u64;
-                answer = as_it_stands(made);
+                call.arguments[2] = libc::MADV_DONTNEED as u64;
+                answer = as_it_stands(call);
             }
             if !failed(answer) {
                 program.pager.forget(start, bytes);
@@ -425,7 +425,7 @@ fn advise(program: &'static Program, made: Call, start: u64, bytes: u64, advice:
                     for address in (0..pages).map(|page| first + u64::from(page) * PAGE_BYTES) {
                         // SAFETY: the program's own advice, page by page.
                         let advised = |advice: u64| unsafe { call!(libc::SYS_madvise, address, PAGE_BYTES, advice) };
-                        let one = advised(made.arguments[2]);
+                        let one = advised(call.arguments[2]);
                         if free && one == 0 {
                             advised(libc::MADV_DONTNEED as u64);
                         }
@@ -450,7 +450,7 @@ fn advise(program: &'static Program, made: Call, start: u64, bytes: u64, advice:
         | POPULATE_READ
         | POPULATE_WRITE => 0,
         libc::MADV_COLLAPSE => -i64::from(libc::EINVAL),
-        _ => as_it_stands(made),
+        _ => as_it_stands(call),
     }
 }
 
@@ -486,14 +486,14 @@ fn is_one_mapping(start: u64, bytes: u64) -> bool {
 
 /// mremap(2). Pages in the program move along; pages in the victim queue are written back first, and stored pages are
 /// copied.
-fn remap(program: &'static Program, made: Call) -> i64 {
-    let [old, old_bytes, new_bytes, flags, place, _] = made.arguments;
+fn remap(program: &'static Program, call: Call) -> i64 {
+    let [old, old_bytes, new_bytes, flags, place, _] = call.arguments;
     let flags = int(flags);
     let (old_bytes, new_bytes) = (page_up(old_bytes), page_up(new_bytes));
     if flags & libc::MREMAP_DONTUNMAP != 0 || old % PAGE_BYTES != 0 || old_bytes == 0 {
         // Only of use to a program that serves its own faults, as the pager does; and for shared memory, which is not
         // paged.
-        return if touches(program, old, old_bytes.max(1)) { -i64::from(libc::EINVAL) } else { as_it_stands(made) };
+        return if touches(program, old, old_bytes.max(1)) { -i64::from(libc::EINVAL) } else { as_it_stands(call) };
     }
     let guard = lock_idle(program);
     let fixed = flags & libc::MREMAP_FIXED != 0;
@@ -525,8 +525,8 @@ fn remap(program: &'static Program, made: Call) -> i64 {
         Ok(()) => {}
         Err(never) => match never {},
     }
-    let mut made = made;
-    made.arguments[4] = place;
+    let mut call = call;
+    call.arguments[4] = place;
     // The kernel removes moved memory from the userfaultfd, and with it any mapping that it merges at the new place:
     // memory whose missing pages would read as zeros from then on. So until it is registered again it must differ from
     // all paged memory. The difference is advice on the order of reading, which the kernel never gets for paged memory,
@@ -541,7 +541,7 @@ fn remap(program: &'static Program, made: Call) -> i64 {
         let has_hole = failed(unsafe { call!(libc::SYS_msync, old, old_bytes, libc::MS_ASYNC) });
         return if has_hole { -i64::from(libc::EFAULT) } else { apart };
     }
-    let answer = as_it_stands(made);
+    let answer = as_it_stands(call);
     if failed(answer) {
         if is_paged {
             advised(old, old_bytes, libc::MADV_NORMAL);

@@ -211,13 +211,13 @@ const EXEC_TRIES: u32 = 200;
 
 /// execve and execveat. The arguments may be more than can be pinned, and another thread may evict them between their
 /// mapping and the call. The kernel reports this before it has done anything: then they are mapped in again.
-pub fn execute(program: &'static Program, thread: &mut Thread, context: &mut Context, made: Call) {
-    memory::fault_in_arguments(program, thread, made);
+pub fn execute(program: &'static Program, thread: &mut Thread, context: &mut Context, call: Call) {
+    memory::fault_in_arguments(program, thread, call);
     thread.exec_tries += 1;
     if thread.exec_tries > EXEC_TRIES {
         return pass(thread, context);
     }
-    let stub = if made.number == number::EXECVE { masu_execve } else { masu_execveat };
+    let stub = if call.number == number::EXECVE { masu_execve } else { masu_execveat };
     let flag_value = thread.passed_on(stamp_at(context, 1));
     leave_by(context, stub as *const (), [flag_value]);
 }
@@ -246,9 +246,9 @@ struct Clone {
 }
 
 /// clone, clone3, fork and vfork.
-pub fn make(program: &'static Program, thread: &mut Thread, context: &mut Context, made: Call) {
-    let kept = thread.kept();
-    memory::fault_in(program, thread, made);
+pub fn make(program: &'static Program, thread: &mut Thread, context: &mut Context, call: Call) {
+    let before = thread.thread_pins();
+    memory::fault_in(program, thread, call);
     let number = context.get(libc::REG_RAX) as i64;
     let asked = match number {
         libc::SYS_fork => Clone { flags: 0, stack: 0 },
@@ -280,7 +280,7 @@ pub fn make(program: &'static Program, thread: &mut Thread, context: &mut Contex
             // SAFETY: nobody has it yet.
             let child = unsafe { &mut *record };
             child.blocked = thread.blocked;
-            thread.take_kept(kept).for_each(|(start, pages)| child.keep(start, pages));
+            thread.take_thread_pins(before).for_each(|(start, pages)| child.pin_for_thread(start, pages));
         }
         match record {
             Some(record) => begin_thread(context, thread, asked.stack, record.expose_provenance() as u64, number),
@@ -365,8 +365,8 @@ fn too_much_would_stay(program: &Program) -> bool {
         mappings::each(|mapping| {
             if !mapping.readable {
                 program.pager.space.each_run(mapping.start, mapping.end - mapping.start, |first, run| {
-                    let at_home = |more: &u32| program.pager.entry(first.plus(*more)).place() == Place::Stored;
-                    pages += (0..run).filter(at_home).count();
+                    let is_stored = |more: &u32| program.pager.entry(first.plus(*more)).place() == Place::Stored;
+                    pages += (0..run).filter(is_stored).count();
                 });
             }
         });

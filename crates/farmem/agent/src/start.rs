@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use farmem_engine::PAGE_BYTES;
 use farmem_engine::backend::Backend;
 use farmem_engine::counters::Counter;
-use farmem_engine::handshake::{self, Go, Hello, Message, Ready, Secret, Step, Terms};
+use farmem_engine::handshake::{self, Go, Identity, Message, Ready, Secret, SessionParameters, Step};
 use farmem_engine::pager::Pager;
 use farmem_engine::policy::site::{INITIAL_PROFILE_WORDS, InitialProfile, SITES};
 use farmem_engine::segment::{self, DOORBELL, Doorbell, Layout, STORE_REQUEST, StoreRequest};
@@ -46,15 +46,15 @@ unsafe extern "C" fn begin(_: c_int, _: *const *mut c_char, environment: *const 
     let path = unsafe { variable(environment, handshake::PATH_VARIABLE.as_bytes()) };
     let socket = reach(path, name);
     if socket < 0 {
-        return without_terms(socket);
+        return without_parameters(socket);
     }
     // SAFETY: asks.
     let process = uint(unsafe { call!(libc::SYS_getpid) }.cast_unsigned());
-    send(socket, &Hello { process, secret: secret.hello }.message(), &[]);
+    send(socket, &Identity { process, secret: secret.library }.message(), &[]);
     let mut store = -1;
     let answer = receive(socket, &mut store);
-    let terms = match answer.and_then(|answer| Terms::of(&answer)) {
-        Some((terms, theirs)) if theirs == secret.terms => terms,
+    let parameters = match answer.and_then(|answer| SessionParameters::of(&answer)) {
+        Some((parameters, theirs)) if theirs == secret.masu => parameters,
         none => {
             for fd in [socket, store] {
                 // SAFETY: our own, or none.
@@ -62,13 +62,13 @@ unsafe extern "C" fn begin(_: c_int, _: *const *mut c_char, environment: *const 
             }
             // Another process has the name of a masu that has ended. Or masu ends just now: then there is no answer any
             // more.
-            let is_gone = none.is_some() || answer == Some(handshake::STRANGER);
-            return without_terms(if is_gone { -libc::ECONNREFUSED } else { reach(path, name) });
+            let is_gone = none.is_some() || answer == Some(handshake::REJECTED);
+            return without_parameters(if is_gone { -libc::ECONNREFUSED } else { reach(path, name) });
         }
     };
     let socket = descriptors::out_of_the_way(socket);
     let store = if store < 0 { store } else { descriptors::out_of_the_way(store) };
-    match prepare(terms, process, store, socket) {
+    match prepare(parameters, process, store, socket) {
         Ok((segment, backend)) => {
             let program = program::program();
             let uffd = program.map_or(-1, |program| program.uffd.fd);
@@ -117,7 +117,7 @@ fn without_answer() -> ! {
 
 /// Handles a start without session parameters; `answer` is the socket's last answer. A program that outlives masu
 /// starts others as it would without masu. While masu lives, no program runs without a limit.
-fn without_terms(answer: i32) {
+fn without_parameters(answer: i32) {
     if answer == -libc::EAGAIN {
         without_answer();
     }
@@ -128,7 +128,7 @@ fn without_terms(answer: i32) {
         ]);
     }
     kernel::say(&[
-        "masu: cannot begin this program: the masu that limits its memory gives it no terms\n",
+        "masu: cannot begin this program: the masu that limits its memory gives it no session parameters\n",
         "    masu says why; what runs out is open files or threads: see `ulimit -n` and `ulimit -u`.\n",
     ]);
     kernel::end(NOT_BEGUN)
@@ -287,11 +287,16 @@ fn receive(socket: i32, fd: &mut i32) -> Option<Message> {
 }
 
 /// Creates all resources of the pager in the program. Returns the shared segment's descriptor, and the backend.
-fn prepare(terms: Terms, process: u32, store: i32, socket: i32) -> Result<(i32, Backend), (Step, u32)> {
+fn prepare(
+    parameters: SessionParameters,
+    process: u32,
+    store: i32,
+    socket: i32,
+) -> Result<(i32, Backend), (Step, u32)> {
     let errno = |answer: i64| uint(answer.unsigned_abs());
     let failed = |step: Step| move |answer: i64| (step, errno(answer));
-    let uffd = Uffd::create(terms.backend).map_err(|(step, answer)| (step, errno(answer)))?;
-    let layout = Layout::new(terms.most_pages as usize, terms.budget_frames as usize);
+    let uffd = Uffd::create(parameters.backend).map_err(|(step, answer)| (step, errno(answer)))?;
+    let layout = Layout::new(parameters.most_pages as usize, parameters.budget_frames as usize);
     let (segment, start) = make_segment(layout.bytes).map_err(failed(Step::Memory))?;
     let memory = |bytes: usize| map_memory(bytes).ok_or((Step::Memory, libc::ENOMEM as u32));
     // The slots, and a page more: `Uffd::spare_page`.
@@ -316,10 +321,10 @@ fn prepare(terms: Terms, process: u32, store: i32, socket: i32) -> Result<(i32, 
     }
     // SAFETY: mapped just now, shared and writable, never unmapped, all zeros; every type in it is atomic and aligned.
     let pager = unsafe { over(start, &layout) }.ok_or((Step::Memory, libc::EINVAL as u32))?;
-    pager.counters.set(Counter::BudgetFrames, terms.budget_frames.into());
-    pager.counters.set(Counter::BudgetShare, terms.budget_share.into());
+    pager.counters.set(Counter::BudgetFrames, parameters.budget_frames.into());
+    pager.counters.set(Counter::BudgetShare, parameters.budget_share.into());
     // Where all may be local, nothing has to be evicted.
-    let aside = if terms.budget_share >= ALL { 0 } else { uffd.backend.doubled_pages() };
+    let aside = if parameters.budget_share >= ALL { 0 } else { uffd.backend.doubled_pages() };
     pager.counters.set(Counter::FramesAside, aside.into());
     pager.counters.set(Counter::EarlyTicks, kernel::ticks());
     pager.counters.set(Counter::EarlyNs, kernel::clock_ns());
@@ -342,13 +347,13 @@ fn prepare(terms: Terms, process: u32, store: i32, socket: i32) -> Result<(i32, 
         data: (start + layout.data) as u64,
         batch_data: (start + layout.batch_data) as u64,
         doorbell,
-        background: terms.background,
+        background: parameters.background,
         learned: core::ptr::with_exposed_provenance_mut(start + layout.learned),
         ghosts: (core::ptr::with_exposed_provenance_mut(start + layout.ghosts), layout.ghost_words),
-        sections: terms.sections,
-        fixed_log2: log2(terms.unit_pages),
-        base_log2: log2(terms.base_pages),
-        least_bytes: terms.least_bytes,
+        sections: parameters.sections,
+        fixed_log2: log2(parameters.unit_pages),
+        base_log2: log2(parameters.base_pages),
+        least_bytes: parameters.least_bytes,
         text,
         process: AtomicU32::new(process),
     });

@@ -59,23 +59,23 @@ pub unsafe extern "C" fn on_call(signal: c_int, info: *mut libc::siginfo_t, cont
 }
 
 fn dispatch(program: &'static Program, thread: &mut Thread, context: &mut Context) {
-    let made = Call { number: uint(context.get(libc::REG_RAX)), arguments: context.arguments() };
-    if i64::from(made.number) == libc::SYS_personality && made.arguments[0] & READ_IMPLIES_EXEC != 0 {
+    let call = Call { number: uint(context.get(libc::REG_RAX)), arguments: context.arguments() };
+    if i64::from(call.number) == libc::SYS_personality && call.arguments[0] & READ_IMPLIES_EXEC != 0 {
         HAS_WRITE_ONLY_MAPPING.store(true, Relaxed);
     }
-    match calls::kind(made) {
-        Kind::Plain => plain(program, thread, context, made),
+    match calls::kind(call) {
+        Kind::Plain => plain(program, thread, context, call),
         Kind::Transfer { address, length, vectors, offset, .. } => {
-            transfer::make(program, thread, context, made, &transfer::Shape { address, length, vectors, offset });
+            transfer::make(program, thread, context, call, &transfer::Shape { address, length, vectors, offset });
         }
         Kind::Memory => {
-            if let Some(answer) = memory::emulate(program, made) {
+            if let Some(answer) = memory::emulate(program, call) {
                 context.answer(answer);
             } else {
-                plain(program, thread, context, made);
+                plain(program, thread, context, call);
             }
         }
-        Kind::Descriptor => match descriptors::emulate(program, made) {
+        Kind::Descriptor => match descriptors::emulate(program, call) {
             Some(answer) => context.answer(answer),
             None => process::pass(thread, context),
         },
@@ -83,27 +83,27 @@ fn dispatch(program: &'static Program, thread: &mut Thread, context: &mut Contex
             program.pager.counters.refuse(refusal);
             context.answer(-i64::from(errno));
         }
-        Kind::Signal(signal) => match of_signals(thread, context, made, signal) {
+        Kind::Signal(signal) => match of_signals(thread, context, call, signal) {
             Some(answer) => context.answer(answer),
-            None => plain(program, thread, context, made),
+            None => plain(program, thread, context, call),
         },
-        Kind::Process => match i64::from(made.number) {
+        Kind::Process => match i64::from(call.number) {
             libc::SYS_exit => {
                 memory::fault_in_robust_list(program, thread);
                 // Its stack may be gone already, and nothing returns from this.
                 // SAFETY: the program's own call.
-                unsafe { crate::kernel::syscall(libc::SYS_exit, made.arguments) };
+                unsafe { crate::kernel::syscall(libc::SYS_exit, call.arguments) };
             }
             libc::SYS_exit_group => process::pass(thread, context),
-            libc::SYS_execve | libc::SYS_execveat => process::execute(program, thread, context, made),
-            _ => process::make(program, thread, context, made),
+            libc::SYS_execve | libc::SYS_execveat => process::execute(program, thread, context, call),
+            _ => process::make(program, thread, context, call),
         },
     }
 }
 
 /// Has the call made at the program's own address, once its memory is present.
-fn plain(program: &'static Program, thread: &mut Thread, context: &mut Context, made: Call) {
-    memory::fault_in(program, thread, made);
+fn plain(program: &'static Program, thread: &mut Thread, context: &mut Context, call: Call) {
+    memory::fault_in(program, thread, call);
     process::pass(thread, context);
 }
 
@@ -112,8 +112,8 @@ const EINVAL: i64 = -(libc::EINVAL as i64);
 
 /// Calls with signal sets: the answer, or `None` when the kernel is to make the call, with the registers as they are
 /// now.
-fn of_signals(thread: &mut Thread, context: &mut Context, made: Call, signal: Signal) -> Option<i64> {
-    let [first, second, third, fourth, ..] = made.arguments;
+fn of_signals(thread: &mut Thread, context: &mut Context, call: Call, signal: Signal) -> Option<i64> {
+    let [first, second, third, fourth, ..] = call.arguments;
     match signal {
         Signal::Action => {
             if fourth != SET_BYTES {
@@ -155,21 +155,21 @@ fn of_signals(thread: &mut Thread, context: &mut Context, made: Call, signal: Si
             Some(if third == 0 { 0 } else { write_words(third, &[before]) })
         }
         Signal::MaskDuring { set, bytes } | Signal::Takes { set, bytes } => {
-            let address = made.arguments[set];
-            if address != 0 && made.arguments[bytes] == SET_BYTES {
+            let address = call.arguments[set];
+            if address != 0 && call.arguments[bytes] == SET_BYTES {
                 let Some(asked) = memory::read_word(address) else { return Some(EFAULT) };
-                let place = &mut thread.made().set;
+                let place = &mut thread.pending_call().set;
                 *place = without_ours(asked);
                 context.set_argument(set, (&raw const *place).expose_provenance() as u64);
             }
             None
         }
         Signal::MaskDuringBehind { pair } => {
-            let address = made.arguments[pair];
+            let address = call.arguments[pair];
             if address != 0 {
                 let both = memory::read_word(address).zip(memory::read_word(address + 8));
                 let Some((set, bytes)) = both else { return Some(EFAULT) };
-                let place = thread.made();
+                let place = thread.pending_call();
                 place.pair = [set, bytes];
                 if set != 0 && bytes == SET_BYTES {
                     let Some(asked) = memory::read_word(set) else { return Some(EFAULT) };

@@ -44,7 +44,7 @@ pub struct PendingCall {
 }
 
 /// Largest number of page runs that the kernel may touch as long as the thread lives.
-const MOST_KEPT: usize = 16;
+const MOST_THREAD_PINS: usize = 16;
 
 /// One thread's record.
 #[repr(C)]
@@ -70,8 +70,8 @@ pub struct Thread {
     calls: [PendingCall; MOST_CALLS],
     calls_now: usize,
     flag_values: u64,
-    kept: [[u64; 2]; MOST_KEPT],
-    kept_now: usize,
+    thread_pins: [[u64; 2]; MOST_THREAD_PINS],
+    thread_pins_now: usize,
 }
 
 const _: () = assert!(size_of::<Thread>() + size_of::<Repeated>() <= RECORD_BYTES);
@@ -142,25 +142,25 @@ impl Thread {
         Some(pages)
     }
 
-    /// Remembers pages that stay as long as the thread: the kernel writes there when it ends, or at any time. Pages
+    /// Records pages that stay pinned as long as the thread lives: the kernel writes there when it ends, or at any time. Pages
     /// without a free entry stay for good.
-    pub fn keep(&mut self, start: u64, pages: u64) {
-        if let Some(kept) = self.kept.get_mut(self.kept_now) {
-            *kept = [start, pages];
-            self.kept_now += 1;
+    pub fn pin_for_thread(&mut self, start: u64, pages: u64) {
+        if let Some(pin) = self.thread_pins.get_mut(self.thread_pins_now) {
+            *pin = [start, pages];
+            self.thread_pins_now += 1;
         }
     }
 
-    /// Takes the pages that stay as long as the thread, from number `from` on.
-    pub fn take_kept(&mut self, from: usize) -> impl Iterator<Item = (u64, u64)> {
-        let until = self.kept_now;
-        self.kept_now = from.min(until);
-        self.kept.iter().take(until).skip(from).map(|kept| (kept[0], kept[1]))
+    /// Takes the pins that last as long as the thread, from number `from` on.
+    pub fn take_thread_pins(&mut self, from: usize) -> impl Iterator<Item = (u64, u64)> {
+        let until = self.thread_pins_now;
+        self.thread_pins_now = from.min(until);
+        self.thread_pins.iter().take(until).skip(from).map(|pin| (pin[0], pin[1]))
     }
 
-    /// Number of these pages' runs.
-    pub const fn kept(&self) -> usize {
-        self.kept_now
+    /// Number of these pins.
+    pub const fn thread_pins(&self) -> usize {
+        self.thread_pins_now
     }
 
     /// Takes the pins from number `from` on, which are no longer needed.
@@ -202,9 +202,9 @@ impl Thread {
     pub fn begin(&mut self) -> &mut PendingCall {
         let at = self.calls_now.min(MOST_CALLS - 1);
         (self.calls_now, self.first_pin) = (at + 1, self.pinned);
-        let made = &mut self.calls[at];
-        (made.word, made.flag_value, made.is_used) = (0, 0, false);
-        made
+        let call = &mut self.calls[at];
+        (call.word, call.flag_value, call.is_used) = (0, 0, false);
+        call
     }
 
     /// Settles a call that was passed on or answered: without pins and without the library's memory it needs no record.
@@ -222,7 +222,7 @@ impl Thread {
     }
 
     /// Call that was begun last.
-    pub fn made(&mut self) -> &mut PendingCall {
+    pub fn pending_call(&mut self) -> &mut PendingCall {
         let at = self.calls_now.clamp(1, MOST_CALLS) - 1;
         self.calls[at].is_used = true;
         &mut self.calls[at]
@@ -233,8 +233,8 @@ impl Thread {
         self.flag_values = self.flag_values.wrapping_add(2) | 1;
         let (flag_value, pinned) = (self.flag_values, self.pinned);
         let at = self.calls_now.clamp(1, MOST_CALLS) - 1;
-        let made = &mut self.calls[at];
-        (made.word, made.flag_value, made.last_pin) = (word, flag_value, pinned);
+        let call = &mut self.calls[at];
+        (call.word, call.flag_value, call.last_pin) = (word, flag_value, pinned);
         flag_value
     }
 }
@@ -277,7 +277,7 @@ pub fn new_record() -> Option<*mut Thread> {
                         (0..pages).for_each(|page| program.pager.unpin(start + page * PAGE_BYTES));
                     };
                     dead.take_pins(0).for_each(unpin);
-                    dead.take_kept(0).for_each(unpin);
+                    dead.take_thread_pins(0).for_each(unpin);
                     (dead.robust, dead.blocked) = (0, 0);
                     dead.forget_calls();
                     dead.programs_stack = NO_STACK;

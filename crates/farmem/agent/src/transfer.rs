@@ -18,16 +18,16 @@ pub struct Shape {
 }
 
 /// Makes the call: whole if its memory fits, in parts for a regular file, and otherwise its first part.
-pub fn make(program: &'static Program, thread: &mut Thread, context: &mut Context, made: Call, shape: &Shape) {
+pub fn make(program: &'static Program, thread: &mut Thread, context: &mut Context, call: Call, shape: &Shape) {
     // The call may touch other memory besides.
     let most = memory::most_pinned(program) - 8;
-    let asked = to_ask(program, made, shape);
+    let asked = to_ask(program, call, shape);
     let size = size_of(program, asked, shape);
-    match size.filter(|(_, pages)| *pages > most || is_past_all_pins(made, shape)) {
-        Some((all, _)) if made.number != number::GETRANDOM && is_regular(made.arguments[0]) => {
+    match size.filter(|(_, pages)| *pages > most || is_past_all_pins(call, shape)) {
+        Some((all, _)) if call.number != number::GETRANDOM && is_regular(call.arguments[0]) => {
             context.answer(in_parts(program, thread, asked, shape, most, all.min(MOST_BYTES)));
         }
-        Some(_) if is_message(made.arguments[0]) => {
+        Some(_) if is_message(call.arguments[0]) => {
             // A part of a message would be another message.
             program.pager.counters.refuse(Refusal::LargeMessage);
             context.answer(-i64::from(libc::EMSGSIZE));
@@ -41,7 +41,7 @@ pub fn make(program: &'static Program, thread: &mut Thread, context: &mut Contex
         }
         None => {
             memory::fault_in(program, thread, asked);
-            if asked == made { process::pass(thread, context) } else { process::pass_part(thread, context, asked) }
+            if asked == call { process::pass(thread, context) } else { process::pass_part(thread, context, asked) }
         }
     }
 }
@@ -55,9 +55,9 @@ const ALL_MEMORY: u64 = (1 << 47) - PAGE_BYTES;
 
 /// The call itself, or one that asks for less: no more than will come. A program may name a buffer of gigabytes for a
 /// short file, and all of it would be mapped in for a read into its beginning.
-fn to_ask(program: &Program, made: Call, shape: &Shape) -> Call {
-    let mut asked = made;
-    if let Some(bytes) = bytes_to_come(program, made) {
+fn to_ask(program: &Program, call: Call, shape: &Shape) -> Call {
+    let mut asked = call;
+    if let Some(bytes) = bytes_to_come(program, call) {
         asked.arguments[shape.length] = bytes;
     }
     asked
@@ -67,9 +67,9 @@ fn to_ask(program: &Program, made: Call, shape: &Shape) -> Call {
 /// or it is not known, as of files that claim to be empty (proc(5)).
 ///
 /// For a file that is longer than its size says, less may come than could, as for one that grows meanwhile.
-fn bytes_to_come(program: &Program, made: Call) -> Option<u64> {
-    let [fd, start, asked, offset, ..] = made.arguments;
-    let reads = matches!(made.number, number::READ | number::PREAD64);
+fn bytes_to_come(program: &Program, call: Call) -> Option<u64> {
+    let [fd, start, asked, offset, ..] = call.arguments;
+    let reads = matches!(call.number, number::READ | number::PREAD64);
     let is_long = asked > LONG && start.checked_add(asked).is_some_and(|end| end <= ALL_MEMORY);
     if !reads || !is_long || !memory::touches(program, start, asked) {
         return None;
@@ -81,7 +81,7 @@ fn bytes_to_come(program: &Program, made: Call) -> Option<u64> {
     };
     let most = match status.st_mode & libc::S_IFMT {
         libc::S_IFREG if status.st_size > 0 => {
-            let at = if made.number == number::READ { position() } else { offset.cast_signed() };
+            let at = if call.number == number::READ { position() } else { offset.cast_signed() };
             if at < 0 { return None } else { (status.st_size - at).max(0) }
         }
         libc::S_IFIFO => capacity(),
@@ -96,23 +96,23 @@ const MOST_BYTES: u64 = 0x7fff_f000;
 
 /// Requested bytes, and number of paged pages that hold them; `None` when they cannot be read, or reach beyond all
 /// memory: the kernel will return the error, and does nothing.
-fn size_of(program: &Program, made: Call, shape: &Shape) -> Option<(u64, u64)> {
+fn size_of(program: &Program, call: Call, shape: &Shape) -> Option<(u64, u64)> {
     let reaches = |start: u64, bytes: u64| start.checked_add(bytes).filter(|end| *end <= i64::MAX as u64);
     let pages_of = |start: u64, bytes: u64| match memory::touches(program, start, bytes) {
         true => (start % PAGE_BYTES).saturating_add(bytes).div_ceil(PAGE_BYTES),
         false => 0,
     };
-    let count = made.arguments[shape.length];
+    let count = call.arguments[shape.length];
     if !shape.vectors {
-        reaches(made.arguments[shape.address], count)?;
-        return Some((count, pages_of(made.arguments[shape.address], count)));
+        reaches(call.arguments[shape.address], count)?;
+        return Some((count, pages_of(call.arguments[shape.address], count)));
     }
     if count > 1024 {
         return None;
     }
     let mut last = u64::MAX;
     (0..count).try_fold((0_u64, 0_u64), |(bytes, pages), number| {
-        let (start, more) = vector(made, shape, number)?;
+        let (start, more) = vector(call, shape, number)?;
         reaches(start, more)?;
         // Pieces of one page follow each other in most programs.
         let (these, again) = (pages_of(start, more), u64::from(more > 0 && start / PAGE_BYTES == last));
@@ -129,11 +129,11 @@ const PINNED_PIECES: u64 = 64;
 
 /// Whether a device may be given pages that are not pinned (O_DIRECT). The kernel returns EFAULT for a page evicted
 /// before. It does not move a page that it holds; but a copy would miss later writes of the device.
-fn is_past_all_pins(made: Call, shape: &Shape) -> bool {
-    let many = shape.vectors && made.arguments[shape.length] > PINNED_PIECES;
+fn is_past_all_pins(call: Call, shape: &Shape) -> bool {
+    let many = shape.vectors && call.arguments[shape.length] > PINNED_PIECES;
     // SAFETY: asks.
-    let flags = || unsafe { call!(libc::SYS_fcntl, made.arguments[0], libc::F_GETFL) };
-    many && is_regular(made.arguments[0]) && flags() & i64::from(libc::O_DIRECT) != 0
+    let flags = || unsafe { call!(libc::SYS_fcntl, call.arguments[0], libc::F_GETFL) };
+    many && is_regular(call.arguments[0]) && flags() & i64::from(libc::O_DIRECT) != 0
 }
 
 /// Whether a descriptor transfers whole messages: a socket other than a stream.
@@ -146,31 +146,31 @@ fn is_message(fd: u64) -> bool {
 }
 
 /// Start and length of a vector.
-fn vector(made: Call, shape: &Shape, number: u64) -> Option<(u64, u64)> {
-    let at = made.arguments[shape.address].checked_add(number * 16)?;
+fn vector(call: Call, shape: &Shape, number: u64) -> Option<(u64, u64)> {
+    let at = call.arguments[shape.address].checked_add(number * 16)?;
     memory::read_word(at).zip(memory::read_word(at + 8))
 }
 
 /// The call from byte `from` on, for data in at most `most` pages. Its vectors are in the thread's record then.
-fn part(thread: &mut Thread, made: Call, shape: &Shape, from: u64, most: u64) -> Option<Call> {
-    let mut part = made;
+fn part(thread: &mut Thread, call: Call, shape: &Shape, from: u64, most: u64) -> Option<Call> {
+    let mut part = call;
     if let Some(offset) = shape.offset {
-        part.arguments[offset] = made.arguments[offset].wrapping_add(from);
+        part.arguments[offset] = call.arguments[offset].wrapping_add(from);
     }
     if !shape.vectors {
         part.arguments[shape.address] += from;
-        let bytes = made.arguments[shape.length] - from;
+        let bytes = call.arguments[shape.length] - from;
         part.arguments[shape.length] = bytes.min(room(part.arguments[shape.address], most));
         return Some(part);
     }
     let (mut skip, mut left, mut used) = (from, most, 0);
-    for number in 0..made.arguments[shape.length] {
-        let (start, bytes) = vector(made, shape, number)?;
+    for number in 0..call.arguments[shape.length] {
+        let (start, bytes) = vector(call, shape, number)?;
         if skip >= bytes {
             skip -= bytes;
             continue;
         }
-        let Some(place) = thread.made().vectors.get_mut(used) else { break };
+        let Some(place) = thread.pending_call().vectors.get_mut(used) else { break };
         let (start, rest) = (start.wrapping_add(skip), bytes - skip);
         let bytes = rest.min(room(start, left));
         *place = [start, bytes];
@@ -180,7 +180,7 @@ fn part(thread: &mut Thread, made: Call, shape: &Shape, from: u64, most: u64) ->
             break;
         }
     }
-    part.arguments[shape.address] = (&raw const thread.made().vectors).expose_provenance() as u64;
+    part.arguments[shape.address] = (&raw const thread.pending_call().vectors).expose_provenance() as u64;
     part.arguments[shape.length] = used as u64;
     Some(part)
 }
@@ -205,10 +205,10 @@ fn is_regular(fd: u64) -> bool {
 }
 
 /// Reads or writes a regular file part by part, as one call: it does not block, so no signal need come between.
-fn in_parts(program: &'static Program, thread: &mut Thread, made: Call, shape: &Shape, most: u64, all: u64) -> i64 {
+fn in_parts(program: &'static Program, thread: &mut Thread, call: Call, shape: &Shape, most: u64, all: u64) -> i64 {
     let mut done = 0;
     while done < all {
-        let Some(now) = part(thread, made, shape, done, most) else {
+        let Some(now) = part(thread, call, shape, done, most) else {
             return if done == 0 { -i64::from(libc::EFAULT) } else { done as i64 };
         };
         let pins = thread.part();

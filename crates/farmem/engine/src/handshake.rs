@@ -37,17 +37,17 @@ pub type Message = [u64; WORDS];
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Secret {
     /// The library's half.
-    pub hello: u64,
+    pub library: u64,
     /// masu's half.
-    pub terms: u64,
+    pub masu: u64,
 }
 
 /// Rejection by masu, for a program that another masu of this name has started: the other masu has ended.
-pub const STRANGER: Message = [MAGIC, u64::MAX, u64::MAX, u64::MAX, u64::MAX, u64::MAX, u64::MAX, u64::MAX];
+pub const REJECTED: Message = [MAGIC, u64::MAX, u64::MAX, u64::MAX, u64::MAX, u64::MAX, u64::MAX, u64::MAX];
 
 /// First message of the library: its identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hello {
+pub struct Identity {
     /// PID in the program's own PID namespace.
     pub process: u32,
     /// The library's half of the secret.
@@ -56,7 +56,7 @@ pub struct Hello {
 
 /// masu's answer: the session parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Terms {
+pub struct SessionParameters {
     /// Local memory, in frames.
     pub budget_frames: u32,
     /// Local part of its paged memory, in parts of 65,536, if the budget follows the program's memory; else 0.
@@ -132,15 +132,15 @@ impl Secret {
             return None;
         }
         let half = |digits: &[u8]| u64::from_str_radix(core::str::from_utf8(digits).ok()?, 16).ok();
-        let (hello, terms) = digits.split_at(Secret::DIGITS / 2);
-        Some(Secret { hello: half(hello)?, terms: half(terms)? })
+        let (library, masu) = digits.split_at(Secret::DIGITS / 2);
+        Some(Secret { library: half(library)?, masu: half(masu)? })
     }
 }
 
 /// Prints the digits, for the environment.
 impl fmt::Display for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:016x}{:016x}", self.hello, self.terms)
+        write!(f, "{:016x}{:016x}", self.library, self.masu)
     }
 }
 
@@ -151,20 +151,20 @@ impl fmt::Debug for Secret {
     }
 }
 
-impl Hello {
+impl Identity {
     /// Encodes the message.
     pub const fn message(self) -> Message {
         [MAGIC, self.process as u64, self.secret, 0, 0, 0, 0, 0]
     }
 
     /// Decodes the message; `None` if it is another one.
-    pub fn of(message: &Message) -> Option<Hello> {
+    pub fn of(message: &Message) -> Option<Identity> {
         let process = u32::try_from(message[1]).ok()?;
-        (message[0] == MAGIC).then_some(Hello { process, secret: message[2] })
+        (message[0] == MAGIC).then_some(Identity { process, secret: message[2] })
     }
 }
 
-impl Terms {
+impl SessionParameters {
     /// Pages per fault where no part of the program has a transfer size of its own: with sections by instruction all
     /// parts have one.
     pub fn plain_unit_pages(&self) -> Option<u32> {
@@ -188,7 +188,7 @@ impl Terms {
     }
 
     /// Decodes the message and the secret in it; `None` if it is another one.
-    pub fn of(message: &Message) -> Option<(Terms, u64)> {
+    pub fn of(message: &Message) -> Option<(SessionParameters, u64)> {
         let [magic, budget, most_pages, units, least_bytes, way, backend, secret] = *message;
         let halves = |word: u64| ((word & 0xffff_ffff) as u32, (word >> 32) as u32);
         let sections =
@@ -199,7 +199,7 @@ impl Terms {
             0 => None,
             word => Some(Backend::of_word(word)?),
         };
-        let terms = Terms {
+        let parameters = SessionParameters {
             budget_frames,
             budget_share,
             most_pages,
@@ -210,7 +210,7 @@ impl Terms {
             background: way >> 32 != 0,
             backend,
         };
-        (magic == MAGIC).then_some((terms, secret))
+        (magic == MAGIC).then_some((parameters, secret))
     }
 }
 
@@ -254,7 +254,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_is_no_whole_secret_is_none() {
+    fn a_secret_is_parsed_only_in_whole_and_as_masu_writes_it() {
         let digits = "0123456789abcdef0123456789abcdef";
         assert_eq!(Secret::of(digits.as_bytes()).map(|secret| secret.to_string()).as_deref(), Some(digits));
         let (half, signed) = (&digits[16..], format!("+{}", &digits[1..]));
@@ -267,28 +267,28 @@ mod tests {
     }
 
     #[test]
-    fn what_a_stranger_hears_is_nothing_else() {
+    fn a_rejection_is_no_other_message() {
         assert_eq!(
-            (Hello::of(&STRANGER), Terms::of(&STRANGER), Ready::of(&STRANGER), Go::of(&STRANGER)),
+            (Identity::of(&REJECTED), SessionParameters::of(&REJECTED), Ready::of(&REJECTED), Go::of(&REJECTED)),
             (None, None, None, None)
         );
     }
 
     proptest! {
         #[test]
-        fn what_is_said_is_understood(
+        fn each_message_is_decoded_as_it_was_encoded(
             words: [u32; 5], least_bytes: u64, sections in 0_usize..3, backend in 0_usize..3, background: bool,
             secret: u64,
         ) {
             let sections = [Sections::Auto, Sections::Marked, Sections::Off][sections];
             let [budget_frames, budget_share, most_pages, unit_pages, base_pages] = words;
             let backend = [None, Some(Backend::Move), Some(Backend::Copy)][backend];
-            let terms = Terms {
+            let parameters = SessionParameters {
                 budget_frames, budget_share, most_pages, unit_pages, base_pages, least_bytes, sections, background, backend,
             };
-            prop_assert_eq!(Terms::of(&terms.message(secret)), Some((terms, secret)));
-            let hello = Hello { process: words[0], secret };
-            prop_assert_eq!(Hello::of(&hello.message()), Some(hello));
+            prop_assert_eq!(SessionParameters::of(&parameters.message(secret)), Some((parameters, secret)));
+            let identity = Identity { process: words[0], secret };
+            prop_assert_eq!(Identity::of(&identity.message()), Some(identity));
             let go = Go { profiles: words[0] };
             prop_assert_eq!(Go::of(&go.message()), Some(go));
             let failed = Step::ALL.map(|step| Err((step, words[1])));
@@ -299,24 +299,24 @@ mod tests {
         }
 
         #[test]
-        fn a_secret_in_the_environment_is_read_again_and_nowhere_else(hello: u64, terms: u64) {
-            let secret = Secret { hello, terms };
+        fn a_secret_in_the_environment_is_read_again_and_nowhere_else(library: u64, masu: u64) {
+            let secret = Secret { library, masu };
             prop_assert_eq!(Secret::of(secret.to_string().as_bytes()), Some(secret));
-            let (shown, half) = (format!("{secret:?}"), format!("{hello:016x}"));
+            let (shown, half) = (format!("{secret:?}"), format!("{library:016x}"));
             prop_assert!(!shown.contains(&half));
         }
 
         #[test]
-        fn anything_may_stand_in_the_environment(value: Vec<u8>) {
+        fn any_value_in_the_environment_is_parsed_without_a_panic(value: Vec<u8>) {
             let _ = Secret::of(&value);
         }
 
         #[test]
-        fn anything_may_come(message: Message) {
-            let _ = (Hello::of(&message), Terms::of(&message), Ready::of(&message), Go::of(&message));
+        fn any_message_is_decoded_without_a_panic(message: Message) {
+            let _ = (Identity::of(&message), SessionParameters::of(&message), Ready::of(&message), Go::of(&message));
             let mut marked = message;
             marked[0] = MAGIC;
-            let _ = (Hello::of(&marked), Terms::of(&marked), Ready::of(&marked), Go::of(&marked));
+            let _ = (Identity::of(&marked), SessionParameters::of(&marked), Ready::of(&marked), Go::of(&marked));
         }
     }
 }

@@ -374,17 +374,17 @@ fn what_is_on_its_way_is_waited_for_and_arrives_then() {
 #[test]
 fn what_fits_leaves_never_whether_the_budget_is_a_number_or_a_share() {
     for (frames, share) in [(PAGES, 0), (PAGES, 1 << 16)] {
-        let [first, staged, home, out] = sweeps(frames, share);
+        let [first, in_victim_queue, stored, out] = sweeps(frames, share);
         assert!(first > 0);
-        assert_eq!([staged, home, out], [0, 0, 0], "{frames} frames, a share of {share}");
+        assert_eq!([in_victim_queue, stored, out], [0, 0, 0], "{frames} frames, a share of {share}");
     }
 }
 
 #[test]
 fn what_does_not_fit_goes_round() {
     for (frames, share) in [(PAGES - 64, 0), (PAGES, (1 << 16) - 1024)] {
-        let [_, _, home, out] = sweeps(frames, share);
-        assert!(home > 0 && out > 0, "{frames} frames, a share of {share}: {home} {out}");
+        let [_, _, stored, out] = sweeps(frames, share);
+        assert!(stored > 0 && out > 0, "{frames} frames, a share of {share}: {stored} {out}");
     }
 }
 
@@ -428,9 +428,9 @@ fn what_comes_back_for_a_fork_comes_to_its_own_address() {
     let number = |page: u64| world.pager.space.page(address(page)).expect("it was touched").0;
     assert_eq!(number(border(1) - 1) + 1, number(border(2)), "they follow each other");
     for part in parts.clone() {
-        let home =
+        let stored =
             world.pager.write_back_range(&mut world.model, &mut world.units, address(part.start), 20 * PAGE_BYTES);
-        assert_eq!(home, Ok(0));
+        assert_eq!(stored, Ok(0));
     }
     assert_eq!(world.pager.counters.get(Counter::StoredPages), 60);
     assert_eq!(world.pager.fault_in_all(&mut world.model, &mut world.units), Ok(true));
@@ -439,7 +439,7 @@ fn what_comes_back_for_a_fork_comes_to_its_own_address() {
 
 /// A page taken back from the victim queue leaves a hole, and no fetch uses up the slots before the holes.
 #[test]
-fn holes_in_the_staging_leave_room_for_what_is_to_be_staged() {
+fn holes_in_the_victim_queue_are_filled_by_further_evictions() {
     let memory = Memory::new(2 * CHUNK, 1500);
     let (mut learned, mut ghosts) = (Box::new(Learned::default()), vec![0; 800]);
     let budget = PAGES - 20;
@@ -456,9 +456,9 @@ fn holes_in_the_staging_leave_room_for_what_is_to_be_staged() {
         }
     }
     world.consistent(budget).expect("the counts hold");
-    let staged = world.pager.counters.get(Counter::FaultsVictim);
+    let from_victims = world.pager.counters.get(Counter::FaultsVictim);
     let slots = world.pager.victims.slots();
-    assert!(staged > 4 * u64::from(slots), "{staged}");
+    assert!(from_victims > 4 * u64::from(slots), "{from_victims}");
 }
 
 /// Getting frames for a unit writes others of the same unit back.

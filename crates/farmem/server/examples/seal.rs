@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use farmem::store::sealed::{Cipher, PAGE_BYTES_SEALED, Sealer};
-use farmem::store::{Home, PAGE_BYTES};
+use farmem::store::{Location, PAGE_BYTES};
 use xxhash_rust::xxh3::xxh3_128;
 
 const ROUNDS: usize = 101;
@@ -32,16 +32,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for cipher in [Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305] {
         let sealer = Sealer::new(cipher)?;
         let (mut sealed, mut back) = (vec![0; PAGE_BYTES_SEALED], vec![0; PAGE_BYTES]);
-        let home = |page| Home { layer: 0, page };
+        let location = |page| Location { layer: 0, page };
         measure(&format!("{cipher}, seal"), |at| {
-            black_box(sealer.seal(home(at), black_box(&page), &mut sealed));
+            black_box(sealer.seal(location(at), black_box(&page), &mut sealed));
         });
-        let version = sealer.seal(home(7), &page, &mut sealed);
+        let version = sealer.seal(location(7), &page, &mut sealed);
         let kept = sealed.clone();
         // Opening is in place: the page is put there anew, as by a read from the store.
         measure(&format!("{cipher}, copy and open"), |_| {
             sealed.copy_from_slice(&kept);
-            assert!(sealer.open(home(7), version, black_box(&mut sealed), &mut back));
+            assert!(sealer.open(location(7), version, black_box(&mut sealed), &mut back));
         });
         assert!(back == page);
     }

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use farmem::store::{self, GetRun, Home, Opening, PutRun, Store, url::StoreUrl};
+use farmem::store::{self, GetRun, Location, Opening, PutRun, Store, url::StoreUrl};
 use units::spread::Random;
 
 const PAGES: u64 = 64 << 8;
@@ -21,25 +21,25 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("{}", store.name());
         let contents: Vec<u8> = (0..1u32 << 20).map(|at| (at % 251) as u8).collect();
         for page in (0..PAGES).step_by(256) {
-            store.put(&[PutRun { home: Home { layer: 0, page }, bytes: &contents }])?;
+            store.put(&[PutRun { location: Location { layer: 0, page }, bytes: &contents }])?;
         }
         for unit_pages in [1, 16, 256] {
             let bytes = &contents[..unit_pages * store::PAGE_BYTES];
-            measure("put", unit_pages, 1, |home| store.put(&[PutRun { home, bytes }]));
-            measure("get", unit_pages, 1, |home| get(&*store, home, unit_pages));
+            measure("put", unit_pages, 1, |location| store.put(&[PutRun { location, bytes }]));
+            measure("get", unit_pages, 1, |location| get(&*store, location, unit_pages));
         }
-        measure("get", 1, 4, |home| get(&*store, home, 1));
+        measure("get", 1, 4, |location| get(&*store, location, 1));
         store.close()?;
     }
     Ok(())
 }
 
-fn get(store: &dyn Store, home: Home, pages: usize) -> Result<(), store::Error> {
+fn get(store: &dyn Store, location: Location, pages: usize) -> Result<(), store::Error> {
     thread_local! { static PLACE: std::cell::RefCell<Vec<u8>> = std::cell::RefCell::new(vec![0; 1 << 20]); }
-    PLACE.with_borrow_mut(|place| store.get(&mut [GetRun { home, bytes: &mut place[..pages * store::PAGE_BYTES] }]))
+    PLACE.with_borrow_mut(|place| store.get(&mut [GetRun { location, bytes: &mut place[..pages * store::PAGE_BYTES] }]))
 }
 
-fn measure(verb: &str, unit_pages: usize, threads: u64, call: impl Fn(Home) -> Result<(), store::Error> + Sync) {
+fn measure(verb: &str, unit_pages: usize, threads: u64, call: impl Fn(Location) -> Result<(), store::Error> + Sync) {
     let one = |seed: u64| {
         let mut random = Random::seeded(seed);
         let mut took = Vec::new();
@@ -47,7 +47,7 @@ fn measure(verb: &str, unit_pages: usize, threads: u64, call: impl Fn(Home) -> R
         while begun.elapsed() < FOR {
             let page = random.number() % (PAGES / unit_pages as u64) * unit_pages as u64;
             let at = Instant::now();
-            if let Err(error) = call(Home { layer: 0, page }) {
+            if let Err(error) = call(Location { layer: 0, page }) {
                 panic!("{error}");
             }
             took.push(at.elapsed());

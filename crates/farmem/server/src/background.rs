@@ -14,7 +14,7 @@ use farmem_engine::space::Page;
 use linux::shared_memory;
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::store::{Error, GetRun, Home, PAGE_BYTES, PutRun, Store};
+use crate::store::{Error, GetRun, Location, PAGE_BYTES, PutRun, Store};
 
 /// Busy-waiting time for the next batch: a program that faults does so again soon.
 const SHORTLY: Duration = Duration::from_micros(50);
@@ -79,8 +79,8 @@ impl<'a> Worker<'a> {
         }
     }
 
-    fn home(&self, page: Page) -> Home {
-        Home { layer: self.layer, page: page.0.into() }
+    fn location(&self, page: Page) -> Location {
+        Location { layer: self.layer, page: page.0.into() }
     }
 }
 
@@ -128,8 +128,8 @@ impl BatchWorker for Worker<'_> {
     type Trouble = BatchError;
 
     fn fetch(&mut self, page: Page, buffer: u32, checksums: &mut [Checksum]) -> Result<(), BatchError> {
-        let (home, length) = (self.home(page), checksums.len() * PAGE_BYTES);
-        let read = self.store.get(&mut [GetRun { home, bytes: &mut self.pages[..length] }]);
+        let (location, length) = (self.location(page), checksums.len() * PAGE_BYTES);
+        let read = self.store.get(&mut [GetRun { location, bytes: &mut self.pages[..length] }]);
         read.map_err(BatchError::from).inspect_err(self.says)?;
         for (page, sum) in self.pages.chunks_exact(PAGE_BYTES).zip(checksums) {
             *sum = Checksum::from(xxh3_128(page));
@@ -145,7 +145,7 @@ impl BatchWorker for Worker<'_> {
         for (word, bytes) in self.buffer(buffer, bytes(pages)).iter().zip(content.as_chunks_mut::<8>().0) {
             *bytes = word.load(Relaxed).to_ne_bytes();
         }
-        let done = self.store.put(&[PutRun { home: self.home(page), bytes: &content[..bytes(pages)] }]);
+        let done = self.store.put(&[PutRun { location: self.location(page), bytes: &content[..bytes(pages)] }]);
         self.pages = content;
         done.map_err(BatchError::from).inspect_err(self.says)
     }

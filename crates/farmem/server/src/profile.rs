@@ -22,7 +22,7 @@ use linux::build_id::{BuildId, build_id};
 use linux::maps::Mapping;
 use serde::{Deserialize, Serialize, Serializer};
 
-pub use file::{Broken, Kept, MOST_BYTES, bytes, parse};
+pub use file::{Broken, MOST_BYTES, SavedSite, bytes, parse};
 pub use folder::Folder;
 
 /// Report on a program's profile.
@@ -83,7 +83,7 @@ impl Profile {
         // One process at a time: each adds to the file of its predecessor.
         static ENDS: Mutex<()> = Mutex::new(());
         let _one = ENDS.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut kept = kept(learned, &self.code);
+        let mut kept = saved_sites(learned, &self.code);
         if !kept.is_empty() {
             // A damaged file was reported at the start.
             let before = folder.load(&self.path).unwrap_or_default();
@@ -115,8 +115,8 @@ fn code(mappings: &[Mapping], build: impl Fn(&Mapping) -> Option<BuildId>) -> Ve
 }
 
 /// Addresses of the saved sites in this run, with their profiles.
-fn profiles(kept: &[Kept], code: &[Code]) -> Vec<InitialProfile> {
-    let address = |site: &Kept| {
+fn profiles(kept: &[SavedSite], code: &[Code]) -> Vec<InitialProfile> {
+    let address = |site: &SavedSite| {
         code.iter().filter(|code| code.build == site.object).find_map(|code| {
             let address = code.addresses.start.checked_add(site.offset.checked_sub(code.offset)?)?;
             code.addresses.contains(&address).then_some(address)
@@ -130,13 +130,13 @@ fn profiles(kept: &[Kept], code: &[Code]) -> Vec<InitialProfile> {
 }
 
 /// Sites that have learned anything, by build-id and offset, the most faults first.
-fn kept(learned: &Learned, code: &[Code]) -> Vec<Kept> {
+fn saved_sites(learned: &Learned, code: &[Code]) -> Vec<SavedSite> {
     let mut profiles: Vec<(u32, InitialProfile)> = learned.sites.profiles().collect();
     profiles.sort_by_key(|(faults, _)| std::cmp::Reverse(*faults));
     let kept = profiles.into_iter().filter_map(|(_, initial)| {
         let code = code.iter().find(|code| code.addresses.contains(&initial.site))?;
         let offset = initial.site - code.addresses.start + code.offset;
-        Some(Kept { object: code.build, offset, profile: initial.profile })
+        Some(SavedSite { object: code.build, offset, profile: initial.profile })
     });
     kept.collect()
 }
@@ -177,7 +177,7 @@ mod tests {
         for site in sites {
             assert!(learned.sites.preset(InitialProfile { site, profile }));
         }
-        let mut kept = kept(&learned, &code_of(FIRST));
+        let mut kept = saved_sites(&learned, &code_of(FIRST));
         kept.sort_by_key(|site| site.offset);
         let places: Vec<_> = kept.iter().map(|site| (site.object.0[0], site.offset)).collect();
         assert_eq!(places, [(1, 0x1234), (2, 0x10010)]);
@@ -189,16 +189,16 @@ mod tests {
     #[test]
     fn a_site_outside_of_all_that_is_mapped_is_left_out() {
         let profile = SiteProfile::of(&[5; 24]);
-        let site = |id: u8, offset| Kept { object: BuildId([id; 20]), offset, profile };
+        let site = |id: u8, offset| SavedSite { object: BuildId([id; 20]), offset, profile };
         let wild = [site(1, 0), site(1, 0x9000), site(1, u64::MAX), site(3, 0x1234)];
         assert_eq!(profiles(&wild, &code_of(SECOND)), []);
     }
 
     #[test]
     fn a_site_that_finds_no_place_is_not_counted() {
-        let site = |offset| Kept { object: BuildId([1; 20]), offset, profile: SiteProfile::of(&[5; 24]) };
+        let site = |offset| SavedSite { object: BuildId([1; 20]), offset, profile: SiteProfile::of(&[5; 24]) };
         assert_eq!(profiles(&[site(0x1234); 3], &code_of(SECOND)).len(), 1);
-        let many: Vec<Kept> = (0x1000..0x1000 + SITES as u64).map(site).collect();
+        let many: Vec<SavedSite> = (0x1000..0x1000 + SITES as u64).map(site).collect();
         let found = profiles(&many, &code_of(SECOND));
         assert!(found.len() < SITES, "some sets of the table are full");
         let mut table = Box::<Sites>::default();

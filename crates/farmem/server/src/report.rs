@@ -31,11 +31,11 @@ pub struct Counted {
     /// Touches of untouched memory.
     pub faults_first: u64,
     /// Touches of pages in the victim queue.
-    pub faults_staged: u64,
+    pub faults_in_victim_queue: u64,
     /// Touches of pages in the store only.
-    pub faults_home: u64,
+    pub faults_stored: u64,
     /// Touches of pages in flight.
-    pub faults_arriving: u64,
+    pub faults_in_flight: u64,
     /// Touches of prefetched pages that were left unmapped, to see how much of the prefetch is used.
     pub marker_hits: u64,
     /// Such pages that were evicted untouched.
@@ -99,9 +99,9 @@ impl Counted {
             paged: touched,
             peak_resident: pages(Counter::PeakFrames),
             faults_first: get(Counter::FaultsFirst),
-            faults_staged: get(Counter::FaultsVictim),
-            faults_home: get(Counter::FaultsStored),
-            faults_arriving: get(Counter::FaultsInFlight),
+            faults_in_victim_queue: get(Counter::FaultsVictim),
+            faults_stored: get(Counter::FaultsStored),
+            faults_in_flight: get(Counter::FaultsInFlight),
             marker_hits: get(Counter::FaultsOnMarkers),
             marker_misses: get(Counter::MarkerMisses),
             bytes_in: pages(Counter::PagesIn),
@@ -149,13 +149,16 @@ pub struct Report {
     /// Touches that brought a page, or many.
     pub faults: u64,
     /// Of these, faults on pages in the victim queue.
-    pub faults_staged: u64,
+    #[serde(flatten, with = "units::renamed::faults_in_victim_queue")]
+    pub faults_in_victim_queue: u64,
     /// Of these, faults on untouched memory.
     pub faults_first: u64,
     /// Share of the touches of evicted pages that found the page in the victim queue. `None` when nothing was evicted.
-    pub staging_hit_rate: Option<f64>,
+    #[serde(flatten, with = "units::renamed::victim_queue_hit_rate")]
+    pub victim_queue_hit_rate: Option<f64>,
     /// Of these, faults on pages in flight, which waited for the rest of the transfer.
-    pub faults_arriving: u64,
+    #[serde(flatten, with = "units::renamed::faults_in_flight")]
+    pub faults_in_flight: u64,
     /// Share of the prefetched pages that were touched before eviction, by a sample: of each piece one page is left
     /// unmapped. `None` without a sample.
     pub prefetch_hit_rate: Option<f64>,
@@ -171,7 +174,8 @@ pub struct Report {
     pub bytes_out_behind: Bytes,
     /// Median transfer size: half of the faults of the known sites or sections fetch no more. With one size for all,
     /// that size. `None` when nothing was paged.
-    pub unit_bytes_median: Option<Bytes>,
+    #[serde(flatten, with = "units::renamed::transfer_bytes_median")]
+    pub transfer_bytes_median: Option<Bytes>,
     /// Code sites with the most faults.
     pub sites: Vec<Site>,
     /// Marked sections, the most faults first.
@@ -202,11 +206,11 @@ impl Report {
         let sum = |of: fn(&Counted) -> Bytes| Bytes(total(programs.iter().map(|program| of(program).0)));
         let most = |of: fn(&Counted) -> Bytes| programs.iter().map(of).max_by_key(|bytes| bytes.0).unwrap_or(Bytes(0));
         let count = |of: fn(&Counted) -> u64| total(programs.iter().map(of));
-        let faults_staged = count(|program| program.faults_staged);
+        let faults_in_victim_queue = count(|program| program.faults_in_victim_queue);
         let faults_first = count(|program| program.faults_first);
-        let faults_home = count(|program| program.faults_home);
-        let faults_arriving = count(|program| program.faults_arriving);
-        let left = total([faults_staged, faults_home, faults_arriving]);
+        let faults_stored = count(|program| program.faults_stored);
+        let faults_in_flight = count(|program| program.faults_in_flight);
+        let left = total([faults_in_victim_queue, faults_stored, faults_in_flight]);
         let reached = count(|program| program.marker_hits);
         let sampled = reached.saturating_add(count(|program| program.marker_misses));
         let mut notes = Vec::new();
@@ -228,7 +232,7 @@ impl Report {
         sections.sort_by_key(|section| std::cmp::Reverse(section.faults));
         let of_sites = sites.iter().map(|site| (site.unit_bytes, site.faults));
         let of_sections = sections.iter().map(|section| (section.unit_bytes, section.faults));
-        let unit_bytes_median = median_unit(of_sites.chain(of_sections).collect());
+        let transfer_bytes_median = median_transfer(of_sites.chain(of_sections).collect());
         let local = most(|program| program.local);
         let refused = count(|program| program.forks_refused);
         if refused > 0 {
@@ -253,16 +257,16 @@ impl Report {
             paged_bytes: sum(|program| program.paged),
             peak_resident_bytes: most(|program| program.peak_resident),
             faults: left.saturating_add(faults_first),
-            faults_staged,
+            faults_in_victim_queue,
             faults_first,
-            staging_hit_rate: (left > 0).then(|| faults_staged as f64 / left as f64),
-            faults_arriving,
+            victim_queue_hit_rate: (left > 0).then(|| faults_in_victim_queue as f64 / left as f64),
+            faults_in_flight,
             prefetch_hit_rate: (sampled > 0).then(|| reached as f64 / sampled as f64),
             bytes_in: sum(|program| program.bytes_in),
             bytes_in_ahead: sum(|program| program.bytes_ahead),
             bytes_out: sum(|program| program.bytes_out),
             bytes_out_behind: sum(|program| program.bytes_behind),
-            unit_bytes_median: unit_bytes_median.or_else(|| programs.iter().find_map(|program| program.unit)),
+            transfer_bytes_median: transfer_bytes_median.or_else(|| programs.iter().find_map(|program| program.unit)),
             sites,
             sections,
             what_if: vec![
@@ -275,7 +279,7 @@ impl Report {
             profile: programs
                 .iter()
                 .filter(|program| program.profile.is_some())
-                .max_by_key(|program| program.faults_home)
+                .max_by_key(|program| program.faults_stored)
                 .and_then(|program| program.profile.clone()),
             processes: programs.len() as u64,
             notes,
@@ -289,7 +293,7 @@ fn total(counts: impl IntoIterator<Item = u64>) -> u64 {
 }
 
 /// Transfer size that half of the faults do not exceed.
-fn median_unit(mut by_unit: Vec<(Bytes, u64)>) -> Option<Bytes> {
+fn median_transfer(mut by_unit: Vec<(Bytes, u64)>) -> Option<Bytes> {
     by_unit.retain(|(_, faults)| *faults > 0);
     by_unit.sort_unstable_by_key(|(unit, _)| unit.0);
     let half = total(by_unit.iter().map(|(_, faults)| *faults)).div_ceil(2);
@@ -340,7 +344,7 @@ mod tests {
         let counted = Counted::of(1, &Counters(&words), &Learned::default(), &[], &History::default());
         let report = Report::of(1.0, &[counted.clone(), counted]);
         assert_eq!((report.faults, report.bytes_in), (u64::MAX, Bytes(u64::MAX)));
-        assert_eq!(report.staging_hit_rate, Some(1.0));
+        assert_eq!(report.victim_queue_hit_rate, Some(1.0));
     }
 
     #[test]
@@ -349,6 +353,21 @@ mod tests {
             let mut wanted = [0; Refusal::ALL.len()];
             wanted[number] = 2;
             assert_eq!(counted(&[refusal, refusal]).calls_refused, wanted, "{refusal:?}");
+        }
+    }
+
+    #[test]
+    fn renamed_fields_are_written_under_both_names() {
+        let report = Report { faults_in_victim_queue: 3, victim_queue_hit_rate: Some(0.5), ..Report::of(1.0, &[]) };
+        let report = Report { faults_in_flight: 4, transfer_bytes_median: Some(Bytes::kib(64)), ..report };
+        let json = serde_json::to_value(&report).unwrap();
+        for (new, old, value) in [
+            ("faults_in_victim_queue", "faults_staged", 3.0),
+            ("victim_queue_hit_rate", "staging_hit_rate", 0.5),
+            ("faults_in_flight", "faults_arriving", 4.0),
+            ("transfer_bytes_median", "unit_bytes_median", 65536.0),
+        ] {
+            assert_eq!((json[new].as_f64(), json[old].as_f64()), (Some(value), Some(value)), "{new}");
         }
     }
 
@@ -367,9 +386,9 @@ mod tests {
         let report = Report {
             backend: Some(Backend::Copy.name().to_owned()),
             sealed: Some("AES".to_owned()),
-            staging_hit_rate: Some(0.5),
+            victim_queue_hit_rate: Some(0.5),
             prefetch_hit_rate: Some(0.25),
-            unit_bytes_median: Some(unit_bytes),
+            transfer_bytes_median: Some(unit_bytes),
             sites: vec![site],
             sections: vec![Section { section: 1, faults, unit_bytes, units }],
             profile: Some(Profiled { path: "/p".into(), sites_loaded: 1, sites_saved: 2 }),

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use farmem_engine::backend::Backend;
 use farmem_engine::budget::Budget;
 use farmem_engine::counters::{COUNTER_WORDS, Counters};
-use farmem_engine::handshake::{self, Go, Message, Ready, Secret, Sections, Terms};
+use farmem_engine::handshake::{self, Go, Message, Ready, Secret, Sections, SessionParameters};
 use farmem_engine::policy::site::{INITIAL_PROFILE_WORDS, InitialProfile};
 use farmem_engine::segment::{self, ANSWERED, ASKED, Ask, DOORBELL, Doorbell, Layout, STORE_REQUEST, StoreRequest};
 use farmem_engine::space::Page;
@@ -34,7 +34,7 @@ use crate::background::{BatchError, WORKERS, Worker};
 use crate::history::{History, Part};
 use crate::profile::{Folder, Profile};
 use crate::report::Counted;
-use crate::store::{GetRun, Home, PAGE_BYTES, PutRun, Store};
+use crate::store::{GetRun, Location, PAGE_BYTES, PutRun, Store};
 
 mod not_begun;
 mod unproven;
@@ -56,7 +56,7 @@ const MAPPINGS_EVERY: Duration = Duration::from_secs(1);
 
 /// State shared by all programs.
 struct Common {
-    terms: Terms,
+    parameters: SessionParameters,
     /// Secret of the handshake.
     secret: Secret,
     store: Arc<dyn Store>,
@@ -120,23 +120,23 @@ impl Seen {
 }
 
 impl Server {
-    /// Waits for programs from now on; they get `terms`. Their site profiles are kept in `profiles`, if given.
+    /// Waits for programs from now on; they get `parameters`. Their site profiles are kept in `profiles`, if given.
     /// `complain` reports problems to the waiting user.
     ///
     /// # Errors
     /// The kernel's answer when there is no socket, or no thread.
     pub fn begin(
-        terms: Terms,
+        parameters: SessionParameters,
         store: Arc<dyn Store>,
         profiles: Option<Folder>,
         complain: Complain,
     ) -> std::io::Result<Server> {
-        let profiles = profiles.filter(|_| terms.sections == Sections::Auto);
+        let profiles = profiles.filter(|_| parameters.sections == Sections::Auto);
         let secret = new_secret()?;
-        let entrance = Entrance::open(secret.hello, |name| std::env::var_os(name))?;
+        let entrance = Entrance::open(secret.library, |name| std::env::var_os(name))?;
         let (name, path) = (entrance.name().to_owned(), entrance.path().map(str::to_owned));
         let common = Arc::new(Common {
-            terms,
+            parameters,
             secret,
             store,
             complain,
@@ -146,7 +146,9 @@ impl Server {
             layers: AtomicU32::new(0),
         });
         let same = Arc::clone(&common);
-        let thread = std::thread::Builder::new().name("masu-greet".to_owned()).spawn(move || greet(entrance, &same))?;
+        let thread = std::thread::Builder::new()
+            .name("masu-handshake".to_owned())
+            .spawn(move || accept_programs(entrance, &same))?;
         Ok(Server { common, name, path, thread })
     }
 
@@ -205,7 +207,7 @@ impl Common {
     }
 }
 
-fn greet(mut entrance: Entrance, common: &Arc<Common>) {
+fn accept_programs(mut entrance: Entrance, common: &Arc<Common>) {
     let mut threads: Vec<JoinHandle<()>> = Vec::new();
     let mut failing: Option<Instant> = None;
     let mut proven = Vec::new();
@@ -230,7 +232,7 @@ fn greet(mut entrance: Entrance, common: &Arc<Common>) {
             // Programs wait until others have ended and freed descriptors.
             Err(errno) => {
                 if failing.get_or_insert_with(Instant::now).elapsed() > QUIET {
-                    let said = format!("cannot greet programs, which wait: {}", describe(errno));
+                    let said = format!("cannot accept programs, which wait for their handshake: {}", describe(errno));
                     common.say_at_once(said, "Raise the limit of open files (`ulimit -n`).");
                 }
                 std::thread::sleep(LOOK);
@@ -261,7 +263,7 @@ fn serve(program: &Proven, common: &Common) {
         Ok(Some(program)) => {
             let over = AtomicBool::new(false);
             std::thread::scope(|scope| {
-                let workers = if common.terms.background && !program.has_file { WORKERS } else { 0 };
+                let workers = if common.parameters.background && !program.has_file { WORKERS } else { 0 };
                 let (program, over) = (&program, &over);
                 // In all cases the other threads end.
                 let ends = Ends(over);
@@ -311,8 +313,8 @@ fn new_secret() -> Result<Secret, Errno> {
     let mut bytes = [[0; 8]; 2];
     // The kernel fills requests of up to 256 bytes whole.
     getrandom(bytes.as_flattened_mut(), GetRandomFlags::empty())?;
-    let [hello, terms] = bytes.map(u64::from_ne_bytes);
-    Ok(Secret { hello, terms })
+    let [library, masu] = bytes.map(u64::from_ne_bytes);
+    Ok(Secret { library, masu })
 }
 
 /// Locks even after a panic of another thread: the content is only reported.
@@ -380,30 +382,30 @@ enum NotServed {
 }
 
 fn begin(program: &Proven, common: &Common, layer: u32) -> Result<Option<Program>, NotServed> {
-    let Proven { connection, peer, hello } = program;
+    let Proven { connection, peer, identity } = program;
     let mut bytes = [0; size_of::<Message>()];
     let direct = common.store.direct(layer)?;
     let fds: Vec<_> = direct.iter().map(|fd| fd.as_fd()).collect();
-    connection.send(&bytes_of(&common.terms.message(common.secret.terms)), &fds)?;
+    connection.send(&bytes_of(&common.parameters.message(common.secret.masu)), &fds)?;
     let Some((_, mut fds)) = hear(connection, &mut bytes, common)? else { return Ok(None) };
-    tracing::debug!(process = hello.process, "handshake");
-    let invalid = || NotServed::Invalid(hello.process);
+    tracing::debug!(process = identity.process, "handshake");
+    let invalid = || NotServed::Invalid(identity.process);
     let ready = Ready::of(&message_of(&bytes)).ok_or_else(invalid)?;
     let backend = match ready.begun {
         Ok(backend) => backend,
         Err((step, errno)) => {
             let errno = Errno::from_raw_os_error(errno.cast_signed());
-            common.note(|served| served.not_begun.push(NotBegun { process: hello.process, step, errno }));
+            common.note(|served| served.not_begun.push(NotBegun { process: identity.process, step, errno }));
             return Ok(None);
         }
     };
     if fds.is_empty() {
         return Err(invalid());
     }
-    let layout = Layout::new(common.terms.most_pages as usize, common.terms.budget_frames as usize);
+    let layout = Layout::new(common.parameters.most_pages as usize, common.parameters.budget_frames as usize);
     let segment = SharedMemory::of(fds.swap_remove(0), Bytes(layout.bytes as u64))?.ok_or_else(invalid)?;
     let mut program = Program {
-        process: hello.process,
+        process: identity.process,
         peer: *peer,
         backend,
         layer,
@@ -454,7 +456,7 @@ impl Program {
         counted.backend = Some(self.backend);
         let frames = saturated(counted.local.pages().0);
         let most = Budget::new(frames, 0).largest_unit_pages();
-        let unit = common.terms.plain_unit_pages().map(|pages| pages.min(most) as usize * PAGE_BYTES);
+        let unit = common.parameters.plain_unit_pages().map(|pages| pages.min(most) as usize * PAGE_BYTES);
         counted.unit = unit.map(|bytes| Bytes(bytes as u64));
         if let (Some(folder), Some(profile)) = (&common.profiles, &self.profile) {
             counted.profile = Some(profile.end(folder, &learned, |why| common.say(why)));
@@ -544,8 +546,8 @@ impl Program {
         locked(&self.history).read(begun.elapsed(), Part::of(&self.learned()));
     }
 
-    fn home(&self, page: Page) -> Home {
-        Home { layer: self.layer, page: page.0.into() }
+    fn location(&self, page: Page) -> Location {
+        Location { layer: self.layer, page: page.0.into() }
     }
 
     fn run(&self, ask: Ask, page: Page, pages: u32, data: &mut [u8], common: &Common) -> bool {
@@ -553,22 +555,24 @@ impl Program {
         let bytes = pages as usize * PAGE_BYTES;
         let store = &common.store;
         let done = match ask {
-            Ask::Read => store.get(&mut [GetRun { home: self.home(page), bytes: &mut data[..bytes] }]).map(|()| {
-                for (word, bytes) in words.iter().zip(data[..bytes].as_chunks::<8>().0) {
-                    word.store(u64::from_ne_bytes(*bytes), Relaxed);
-                }
-            }),
+            Ask::Read => {
+                store.get(&mut [GetRun { location: self.location(page), bytes: &mut data[..bytes] }]).map(|()| {
+                    for (word, bytes) in words.iter().zip(data[..bytes].as_chunks::<8>().0) {
+                        word.store(u64::from_ne_bytes(*bytes), Relaxed);
+                    }
+                })
+            }
             Ask::Write => {
                 for (word, bytes) in words.iter().zip(data[..bytes].as_chunks_mut::<8>().0) {
                     *bytes = word.load(Relaxed).to_ne_bytes();
                 }
-                store.put(&[PutRun { home: self.home(page), bytes: &data[..bytes] }])
+                store.put(&[PutRun { location: self.location(page), bytes: &data[..bytes] }])
             }
             Ask::Copy => {
                 let one = &mut data[..PAGE_BYTES];
                 store
-                    .get(&mut [GetRun { home: self.home(page), bytes: one }])
-                    .and_then(|()| store.put(&[PutRun { home: self.home(Page(pages)), bytes: one }]))
+                    .get(&mut [GetRun { location: self.location(page), bytes: one }])
+                    .and_then(|()| store.put(&[PutRun { location: self.location(Page(pages)), bytes: one }]))
             }
         };
         if let Err(error) = &done {

@@ -1,6 +1,6 @@
 //! Stores: backing stores of a program's pages.
 //!
-//! A store keeps pages of 4 KiB under a [`Home`]: a layer and a number. `put` returns when the pages are stored, not
+//! A store keeps pages of 4 KiB under a [`Location`]: a layer and a number. `put` returns when the pages are stored, not
 //! before; `get` fills buffers or names the lost page. Calls block, and many threads make them at once. Temporary
 //! failures ([`Error::is_passing`]) are retried by [`retry::Patient`], which wraps a store; a store itself tries at
 //! most once more, so that a connection that was closed while idle is not an outage.
@@ -29,19 +29,19 @@ pub const PAGE_BYTES: usize = 4096;
 
 /// Fixed place of a page in the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Home {
+pub struct Location {
     /// Address space of the program; a layer is forgotten as a whole.
     pub layer: u32,
     /// Number of the page in the layer: dense, from 0.
     pub page: u64,
 }
 
-impl Home {
+impl Location {
     /// The highest page number, and one more: 2^40 pages are 4 PiB, and their offsets fit a file.
     pub const PAGES_MAX: u64 = 1 << 40;
 }
 
-impl fmt::Display for Home {
+impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "page {} of layer {}", self.page, self.layer)
     }
@@ -51,7 +51,7 @@ impl fmt::Display for Home {
 #[derive(Clone, Copy, Debug)]
 pub struct PutRun<'a> {
     /// Place of the first page.
-    pub home: Home,
+    pub location: Location,
     /// Content: a multiple of the bytes of a page.
     pub bytes: &'a [u8],
 }
@@ -60,7 +60,7 @@ pub struct PutRun<'a> {
 #[derive(Debug)]
 pub struct GetRun<'a> {
     /// Place of the first page.
-    pub home: Home,
+    pub location: Location,
     /// Destination: a multiple of the bytes of a page.
     pub bytes: &'a mut [u8],
 }
@@ -69,7 +69,7 @@ pub struct GetRun<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     /// Place of the first page.
-    pub home: Home,
+    pub location: Location,
     /// Number of pages.
     pub pages: u64,
 }
@@ -77,14 +77,14 @@ pub struct Span {
 impl PutRun<'_> {
     /// Span of the run, with `page_bytes` per page.
     pub fn span(&self, page_bytes: usize) -> Span {
-        Span { home: self.home, pages: (self.bytes.len() / page_bytes) as u64 }
+        Span { location: self.location, pages: (self.bytes.len() / page_bytes) as u64 }
     }
 }
 
 impl GetRun<'_> {
     /// Span of the run, with `page_bytes` per page.
     pub fn span(&self, page_bytes: usize) -> Span {
-        Span { home: self.home, pages: (self.bytes.len() / page_bytes) as u64 }
+        Span { location: self.location, pages: (self.bytes.len() / page_bytes) as u64 }
     }
 }
 
@@ -245,20 +245,25 @@ fn operation(verb: &str, mut spans: impl Iterator<Item = Span>, preposition: &st
     let (more, pages) = spans.fold((0u64, first.pages), |(runs, pages), span| (runs + 1, pages + span.pages));
     let noun = if pages == 1 { "page" } else { "pages" };
     match more {
-        0 => format!("{verb} {pages} {noun} (from {}) {preposition}", first.home),
-        _ => format!("{verb} {pages} {noun} (from {}, and {more} more runs) {preposition}", first.home),
+        0 => format!("{verb} {pages} {noun} (from {}) {preposition}", first.location),
+        _ => format!("{verb} {pages} {noun} (from {}, and {more} more runs) {preposition}", first.location),
     }
 }
 
 /// Asserts that runs are whole pages within bounds: anything else is masu's own mistake.
 fn assert_whole(span: Span, bytes: usize, page_bytes: usize) {
-    assert!(bytes.is_multiple_of(page_bytes), "{bytes} bytes at {}: no whole pages", span.home);
+    assert!(bytes.is_multiple_of(page_bytes), "{bytes} bytes at {}: no whole pages", span.location);
     assert_in_bounds(span);
 }
 
 fn assert_in_bounds(span: Span) {
-    let end = span.home.page.checked_add(span.pages);
-    assert!(end.is_some_and(|end| end <= Home::PAGES_MAX), "{} pages at {}: beyond any store", span.pages, span.home);
+    let end = span.location.page.checked_add(span.pages);
+    assert!(
+        end.is_some_and(|end| end <= Location::PAGES_MAX),
+        "{} pages at {}: beyond any store",
+        span.pages,
+        span.location
+    );
 }
 
 #[cfg(test)]
@@ -266,7 +271,7 @@ mod tests {
     use super::*;
 
     fn span(page: u64, pages: u64) -> Span {
-        Span { home: Home { layer: 3, page }, pages }
+        Span { location: Location { layer: 3, page }, pages }
     }
 
     #[test]

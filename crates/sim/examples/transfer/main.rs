@@ -33,7 +33,7 @@ It prints run time over computing time, for each program and for local memory of
   ratio              auto over the best fixed unit; '<' where that is better
 
   --foretell   instead: faults now, and those foretold for half and for double the memory beside those counted there
-  --traffic    instead: pages brought from home, beside the fewest possible, which takes knowing the future
+  --traffic    instead: pages read from the store, beside the fewest possible, which takes knowing the future
   --time       instead: what one decision costs on this machine, in nanoseconds
   --help       this
 

@@ -69,11 +69,11 @@ pub(super) struct Outcome {
     compute_ns: u64,
     elapsed_ns: u64,
     waited_ns: u64,
-    pub(super) faults_home: u64,
+    pub(super) faults_stored: u64,
     faults_fresh: u64,
-    faults_staged: u64,
+    faults_in_victim_queue: u64,
     faults_on_markers: u64,
-    faults_arriving: u64,
+    faults_in_flight: u64,
     pub(super) pages_in: u64,
     pages_ahead: u64,
     pages_unused: u64,
@@ -102,7 +102,7 @@ struct Simulator {
     victims: VecDeque<Run>,
     in_memory: u32,
     touched: u32,
-    staged: u32,
+    in_victim_queue: u32,
     left: Clock,
     what_if: WhatIf,
     now: u64,
@@ -170,7 +170,7 @@ impl Simulator {
             victims: VecDeque::new(),
             in_memory: 0,
             touched: 0,
-            staged: 0,
+            in_victim_queue: 0,
             left: Clock::default(),
             what_if: WhatIf::UNKNOWN,
             now: 0,
@@ -254,7 +254,7 @@ impl Simulator {
                 self.bring(plan.fetch, &plan, State::Untouched, Arrival::New, 0);
             }
             Kind::Stored => {
-                self.seen.faults_home += 1;
+                self.seen.faults_stored += 1;
                 let soon = distance < self.budget - self.budget / 8;
                 let arrival = match (soon, plan.probation) {
                     _ if self.queue.is_looping() => {
@@ -269,7 +269,7 @@ impl Simulator {
                 self.bring(plan.fetch, &plan, State::Victim, Arrival::New, 0);
             }
             Kind::Victim => {
-                self.seen.faults_staged += 1;
+                self.seen.faults_in_victim_queue += 1;
                 self.now += u64::from(VICTIM_NS);
                 self.bring(plan.fetch, &plan, State::Victim, Arrival::Reused, 0);
             }
@@ -279,7 +279,7 @@ impl Simulator {
                 self.pages[at].state = State::Mapped;
             }
             Kind::InFlight => {
-                self.seen.faults_arriving += 1;
+                self.seen.faults_in_flight += 1;
                 self.now += u64::from(VICTIM_NS);
                 self.seen.waited_ns += entry.ready_at.saturating_sub(self.now);
                 self.now = self.now.max(entry.ready_at);
@@ -359,7 +359,7 @@ impl Simulator {
                 continue;
             }
             if from == State::Victim {
-                self.staged -= 1;
+                self.in_victim_queue -= 1;
             } else {
                 self.in_memory += 1;
                 self.touched += u32::from(from == State::Untouched);
@@ -426,7 +426,7 @@ impl Simulator {
         let (mut idle, aside) = (0, self.aside());
         while self.in_memory + pages > self.budget && idle < 2 {
             idle += 1;
-            while self.staged < aside {
+            while self.in_victim_queue < aside {
                 let Some(run) = self.queue.next_victim(memory, aside) else { break };
                 let mut moved = 0;
                 for page in run.first_page..run.end_page() {
@@ -436,13 +436,13 @@ impl Simulator {
                         moved += 1;
                     }
                 }
-                self.staged += moved;
+                self.in_victim_queue += moved;
                 if moved > 0 {
                     if self.victims.len() >= probation.len() {
                         // Entries of units that returned.
                         let pages = &self.pages;
-                        let is_staged = |page: u64| pages[(page - BASE) as usize].state == State::Victim;
-                        self.victims.retain(|run| (run.first_page..run.end_page()).any(is_staged));
+                        let is_victim = |page: u64| pages[(page - BASE) as usize].state == State::Victim;
+                        self.victims.retain(|run| (run.first_page..run.end_page()).any(is_victim));
                     }
                     self.victims.push_back(run);
                     idle = 0;
@@ -454,7 +454,7 @@ impl Simulator {
                     let entry = &mut self.pages[(page - BASE) as usize];
                     if entry.state == State::Victim {
                         entry.state = State::Stored;
-                        self.staged -= 1;
+                        self.in_victim_queue -= 1;
                         self.in_memory -= 1;
                         entry.left_at = self.left.tick();
                         if entry.dirty {

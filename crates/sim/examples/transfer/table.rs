@@ -48,9 +48,9 @@ pub(super) fn foretold(programs: &[Program], out: &mut impl Write) -> io::Result
             for percent in [10, 25] {
                 let budget = program.pages * percent / 100;
                 let [half, now, double] = [budget / 2, budget, budget * 2].map(|budget| run(program, budget, units));
-                write!(out, "{:<26}{:>5}%{:>8}{:>9}", program.name, percent, name, now.faults_home)?;
-                write!(out, "{:>10}{:>10}", now.faults_at_half, half.faults_home)?;
-                writeln!(out, "{:>10}{:>10}", now.faults_at_double, double.faults_home)?;
+                write!(out, "{:<26}{:>5}%{:>8}{:>9}", program.name, percent, name, now.faults_stored)?;
+                write!(out, "{:>10}{:>10}", now.faults_at_half, half.faults_stored)?;
+                writeln!(out, "{:>10}{:>10}", now.faults_at_double, double.faults_stored)?;
             }
         }
     }

@@ -96,7 +96,9 @@ impl Numbers {
     }
 
     pub fn copy_stored(&mut self, from: Page, to: Page) {
-        let Some(content) = self.store.get(&from).copied() else { panic!("{from:?} is home and not in the store") };
+        let Some(content) = self.store.get(&from).copied() else {
+            panic!("{from:?} is marked stored and not in the store")
+        };
         self.put(to, content);
         if self.lies.contains(&from) {
             self.lies.insert(to);
@@ -205,7 +207,7 @@ impl Machine for Numbers {
         self.carried(pages)?;
         for more in 0..pages {
             let page = page.plus(more);
-            let Some(content) = self.store.get(&page).copied() else { panic!("{page:?} never went home") };
+            let Some(content) = self.store.get(&page).copied() else { panic!("{page:?} was never stored") };
             self.fill(slot + more, content);
         }
         Ok(())
@@ -215,7 +217,7 @@ impl Machine for Numbers {
         self.carried(pages)?;
         for more in 0..pages {
             let Some(content) = self.slots[(slot + more) as usize] else {
-                panic!("slot {} went home empty", slot + more)
+                panic!("slot {} was written back without a frame", slot + more)
             };
             self.put(page.plus(more), content);
         }
@@ -238,7 +240,7 @@ impl Machine for Numbers {
 
     fn wait_for_completion(&mut self, pager: &Pager<'_>) {
         while pager.batches.is_oldest_running() {
-            assert!(self.run_batch(pager), "somebody waits for what is not in the air");
+            assert!(self.run_batch(pager), "a touch waits for a page that is not in flight");
         }
     }
 
@@ -269,7 +271,7 @@ impl BatchWorker for Numbers {
         self.carried(checksums.len() as u32)?;
         for (more, sum) in (0..).zip(checksums) {
             let page = page.plus(more);
-            let Some(content) = self.store.get(&page).copied() else { panic!("{page:?} never went home") };
+            let Some(content) = self.store.get(&page).copied() else { panic!("{page:?} was never stored") };
             self.done.insert(first + more, content);
             *sum = Checksum([content, !content]);
         }

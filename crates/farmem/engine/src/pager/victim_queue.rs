@@ -121,8 +121,8 @@ impl<'a> VictimQueue<'a> {
         let before = Slot::of(word.load(Relaxed));
         word.store(holds.word(), Relaxed);
         match (before == Slot::Empty, holds == Slot::Empty) {
-            (true, false) => self.ends[2].store(self.ends[2].load(Relaxed) + 1, Relaxed),
-            (false, true) => self.ends[2].store(self.ends[2].load(Relaxed) - 1, Relaxed),
+            (true, false) => self.ends[2].store(self.ends[2].load(Relaxed).saturating_add(1), Relaxed),
+            (false, true) => self.ends[2].store(self.ends[2].load(Relaxed).saturating_sub(1), Relaxed),
             _ => {}
         }
     }
@@ -145,18 +145,18 @@ impl<'a> VictimQueue<'a> {
         Run { slot, pages: pages.min(self.slots() - slot) }
     }
 
-    /// Number of slots that can still enter at the head.
+    /// Number of slots that can still enter at the head. None where the program has written a tail beyond the head.
     fn vacant_slots(&self) -> u32 {
-        let used = self.head() - self.tail();
-        saturated(u64::from(self.slots()).saturating_sub(used))
+        let used = self.head().checked_sub(self.tail());
+        used.map_or(0, |used| saturated(u64::from(self.slots()).saturating_sub(used)))
     }
 
     fn advance_head(&self, pages: u32) {
-        self.ends[1].store(self.head() + u64::from(pages), Relaxed);
+        self.ends[1].store(self.head().wrapping_add(u64::from(pages)), Relaxed);
     }
 
     fn advance_tail(&self, slots: u32) {
-        self.ends[0].store(self.tail() + u64::from(slots), Relaxed);
+        self.ends[0].store(self.tail().wrapping_add(u64::from(slots)), Relaxed);
     }
 }
 
@@ -322,5 +322,38 @@ impl Pager<'_> {
         }
         self.counters.sub(Counter::ResidentPages, gone.into());
         gone
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Vacant slots of a queue of four, with these ends.
+    fn vacant_slots(tail: u64, head: u64) -> u32 {
+        let (slots, ends) = ([const { AtomicU64::new(0) }; 4], [tail, head, 0].map(AtomicU64::new));
+        VictimQueue::new(&slots, &ends).vacant_slots()
+    }
+
+    #[test]
+    fn a_tail_beyond_the_head_leaves_no_vacant_slot() {
+        for (tail, head, vacant) in [(0, 0, 4), (3, 5, 2), (1, 5, 0), (6, 5, 0), (u64::MAX, 0, 0), (0, u64::MAX, 0)] {
+            assert_eq!(vacant_slots(tail, head), vacant, "tail {tail}, head {head}");
+        }
+    }
+
+    #[test]
+    fn any_ends_and_any_number_of_frames_in_the_shared_segment_are_advanced() {
+        for word in [0, 1, u64::MAX] {
+            let (slots, ends) = ([const { AtomicU64::new(0) }; 4], [word; 3].map(AtomicU64::new));
+            let victims = VictimQueue::new(&slots, &ends);
+            victims.put(0, Slot::Spare);
+            ends[2].store(word, Relaxed);
+            victims.emptied(0, 1);
+            victims.advance_head(1);
+            victims.advance_tail(1);
+            assert_eq!((victims.head(), victims.tail()), (word.wrapping_add(1), word.wrapping_add(1)));
+            assert_eq!(victims.slot(0), Slot::Empty);
+        }
     }
 }

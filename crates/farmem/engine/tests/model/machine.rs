@@ -101,7 +101,7 @@ impl Machine for Model {
 
     fn read_store(&mut self, page: Page, slot: u32, pages: u32) -> Result<(), String> {
         for more in 0..pages {
-            let content = self.store.get(&(page.0 + more)).ok_or("a page that never went home was fetched")?;
+            let content = self.store.get(&(page.0 + more)).ok_or("a page that was never stored was fetched")?;
             self.slots.insert(slot + more, *content);
         }
         self.count();
@@ -125,7 +125,7 @@ impl Machine for Model {
     }
 
     fn wait_for_completion(&mut self, pager: &Pager<'_>) {
-        assert!(self.run_batch(pager), "somebody waits for what is not in the air");
+        assert!(self.run_batch(pager), "a touch waits for a page that is not in flight");
     }
 
     fn batch_failed(&mut self) -> String {
@@ -143,7 +143,7 @@ impl BatchWorker for Model {
 
     fn fetch(&mut self, page: Page, buffer: u32, checksums: &mut [Checksum]) -> Result<(), String> {
         for (more, sum) in (0..).zip(checksums) {
-            let content = self.store.get(&(page.0 + more)).ok_or("a page that never went home was fetched")?;
+            let content = self.store.get(&(page.0 + more)).ok_or("a page that was never stored was fetched")?;
             self.batch_data.insert(buffer + more, *content);
             *sum = Checksum([*content, !content]);
         }

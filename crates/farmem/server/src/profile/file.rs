@@ -19,7 +19,7 @@ pub const MOST_BYTES: usize = HEAD_BYTES + SITES * SITE_BYTES;
 
 /// Site with an identity that is stable between runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kept {
+pub struct SavedSite {
     /// The file with its instruction.
     pub object: BuildId,
     /// Offset in the file.
@@ -40,7 +40,7 @@ pub enum Broken {
 }
 
 /// Encodes the sites, at most as many as can be known.
-pub fn bytes(sites: &[Kept]) -> Vec<u8> {
+pub fn bytes(sites: &[SavedSite]) -> Vec<u8> {
     let sites = &sites[..sites.len().min(SITES)];
     let mut bytes = MAGIC.to_vec();
     bytes.extend(fits::<_, u32>(sites.len()).to_le_bytes());
@@ -56,7 +56,7 @@ pub fn bytes(sites: &[Kept]) -> Vec<u8> {
 ///
 /// # Errors
 /// Reason why the bytes are not a profile.
-pub fn parse(bytes: &[u8]) -> Result<Vec<Kept>, Broken> {
+pub fn parse(bytes: &[u8]) -> Result<Vec<SavedSite>, Broken> {
     let rest = bytes.strip_prefix(MAGIC).ok_or(Broken::Magic)?;
     let (count, rest) = rest.split_first_chunk().ok_or(Broken::Length)?;
     let (sites, odd) = rest.as_chunks::<SITE_BYTES>();
@@ -66,11 +66,11 @@ pub fn parse(bytes: &[u8]) -> Result<Vec<Kept>, Broken> {
     Ok(sites.iter().filter_map(site).collect())
 }
 
-fn site(bytes: &[u8; SITE_BYTES]) -> Option<Kept> {
+fn site(bytes: &[u8; SITE_BYTES]) -> Option<SavedSite> {
     let (object, rest) = bytes.split_first_chunk()?;
     let (offset, rest) = rest.split_first_chunk()?;
     let profile = SiteProfile::of(rest.first_chunk()?);
-    Some(Kept { object: BuildId(*object), offset: u64::from_le_bytes(*offset), profile })
+    Some(SavedSite { object: BuildId(*object), offset: u64::from_le_bytes(*offset), profile })
 }
 
 #[cfg(test)]
@@ -78,8 +78,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn any_site() -> impl Strategy<Value = Kept> {
-        (any::<[u8; 20]>(), any::<u64>(), any::<[u8; 24]>()).prop_map(|(id, offset, profile)| Kept {
+    fn any_site() -> impl Strategy<Value = SavedSite> {
+        (any::<[u8; 20]>(), any::<u64>(), any::<[u8; 24]>()).prop_map(|(id, offset, profile)| SavedSite {
             object: BuildId(id),
             offset,
             profile: SiteProfile::of(&profile),

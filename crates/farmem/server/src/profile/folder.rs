@@ -16,7 +16,7 @@ use linux::build_id::{BUILD_ID_BYTES, BuildId};
 use rustix::fs::OFlags;
 use rustix::process::geteuid;
 
-use super::file::{Broken, Kept, MOST_BYTES, parse};
+use super::file::{Broken, MOST_BYTES, SavedSite, parse};
 
 /// Largest number of files kept: the oldest are removed.
 const MOST_FILES: usize = 256;
@@ -68,7 +68,7 @@ impl Folder {
     ///
     /// # Errors
     /// Reason why the file cannot be used.
-    pub fn load(&self, path: &Path) -> Result<Vec<Kept>, NotLoaded> {
+    pub fn load(&self, path: &Path) -> Result<Vec<SavedSite>, NotLoaded> {
         let file = match File::options().read(true).custom_flags(flags(OFlags::NONBLOCK)).open(path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -169,8 +169,8 @@ mod tests {
 
     const ID: BuildId = BuildId([7; 20]);
 
-    fn sites() -> Vec<Kept> {
-        vec![Kept { object: ID, offset: 4711, profile: SiteProfile::of(&[2; 24]) }]
+    fn sites() -> Vec<SavedSite> {
+        vec![SavedSite { object: ID, offset: 4711, profile: SiteProfile::of(&[2; 24]) }]
     }
 
     #[test]

@@ -16,12 +16,12 @@ pub struct NotBegun {
 }
 
 impl NotBegun {
-    /// Description of the failure, and the remedy.
-    pub fn words(&self) -> (String, &'static str) {
+    /// Reason of the failure, and the remedy.
+    pub fn reason_and_remedy(&self) -> (String, &'static str) {
         let why = describe(self.errno);
         match self.step {
             Step::Userfaultfd => (
-                format!("the kernel gives it no userfaultfd: {why}"),
+                format!("userfaultfd(2) failed: {why}"),
                 "It takes Linux 5.11 with CONFIG_USERFAULTFD, and no seccomp filter that forbids it; `masu facts` says more.",
             ),
             Step::Memory => (
@@ -29,14 +29,14 @@ impl NotBegun {
                 "They take three words a page; see `ulimit -v` and vm.overcommit_memory.",
             ),
             Step::Signals => {
-                (format!("its signals cannot be taken: {why}"), "This should not happen; please report it.")
+                (format!("its signal handlers cannot be set: {why}"), "This should not happen; please report it.")
             }
             Step::Backend => (
-                "this kernel does not let pages leave it and come back in the way that is wanted, or in any".to_owned(),
-                "`masu facts` says what this host has; without --backend the best of it is taken.",
+                "this kernel lacks the requested backend, or has none".to_owned(),
+                "`masu facts` lists the backends of this host; without --backend the best one is used.",
             ),
             Step::Dispatch => (
-                format!("its system calls cannot be seen: {why}"),
+                format!("its system calls cannot be trapped: {why}"),
                 "It takes Syscall User Dispatch: Linux 5.11 on x86-64.",
             ),
         }

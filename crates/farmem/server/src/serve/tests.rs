@@ -2,7 +2,7 @@
 
 use std::fs::File;
 
-use farmem_engine::handshake::{Hello, STRANGER, Step};
+use farmem_engine::handshake::{Identity, REJECTED, Step};
 
 use super::*;
 use crate::store::{Error, Span};
@@ -54,7 +54,7 @@ impl Noting {
     }
 }
 
-const TERMS: Terms = Terms {
+const PARAMETERS: SessionParameters = SessionParameters {
     budget_frames: 256,
     budget_share: 0,
     most_pages: 1 << 12,
@@ -68,18 +68,18 @@ const TERMS: Terms = Terms {
 
 fn server() -> (Server, Arc<Noting>) {
     let store = Arc::new(Noting::default());
-    (Server::begin(TERMS, Arc::<Noting>::clone(&store), None, |_, _| {}).unwrap(), store)
+    (Server::begin(PARAMETERS, Arc::<Noting>::clone(&store), None, |_, _| {}).unwrap(), store)
 }
 
 /// Sends the first message and receives the session parameters.
-fn greeted(server: &Server) -> Connection {
-    hello(server, Connection::to(&server.name).unwrap())
+fn connected(server: &Server) -> Connection {
+    identified(server, Connection::to(&server.name).unwrap())
 }
 
-fn hello(server: &Server, connection: Connection) -> Connection {
-    let hello = Hello { process: std::process::id(), secret: server.common.secret.hello };
-    connection.send(&bytes_of(&hello.message()), &[]).unwrap();
-    assert_eq!(Terms::of(&heard(&connection)), Some((TERMS, server.common.secret.terms)));
+fn identified(server: &Server, connection: Connection) -> Connection {
+    let identity = Identity { process: std::process::id(), secret: server.common.secret.library };
+    connection.send(&bytes_of(&identity.message()), &[]).unwrap();
+    assert_eq!(SessionParameters::of(&heard(&connection)), Some((PARAMETERS, server.common.secret.masu)));
     connection
 }
 
@@ -91,8 +91,8 @@ fn heard(connection: &Connection) -> Message {
 
 /// The same, then passes its tables and begins.
 fn begun(server: &Server) -> Connection {
-    let connection = greeted(server);
-    let layout = Layout::new(TERMS.most_pages as usize, TERMS.budget_frames as usize);
+    let connection = connected(server);
+    let layout = Layout::new(PARAMETERS.most_pages as usize, PARAMETERS.budget_frames as usize);
     let segment = SharedMemory::create("masu-test", Bytes(layout.bytes as u64)).unwrap();
     let file: OwnedFd = File::options().read(true).write(true).open(segment.path()).unwrap().into();
     connection.send(&bytes_of(&Ready { begun: Ok(Backend::Copy) }.message()), &[file.as_fd()]).unwrap();
@@ -119,14 +119,14 @@ fn a_layer_is_given_back_when_its_program_has_ended_and_not_before() {
 #[test]
 fn a_program_that_cannot_begin_leaves_no_layer_and_its_reason() {
     let (server, store) = server();
-    let connection = greeted(&server);
+    let connection = connected(&server);
     let errno = Errno::NOMEM.raw_os_error().unsigned_abs();
     connection.send(&bytes_of(&Ready { begun: Err((Step::Memory, errno)) }.message()), &[]).unwrap();
     assert!(store.comes_to(&[0]), "{:?}", store.0);
     let mut seen = server.end();
     assert_eq!(seen.not_begun_as_started(std::process::id() + 1), None);
     let not_begun = seen.not_begun_as_started(std::process::id()).unwrap();
-    let (words, remedy) = not_begun.words();
+    let (words, remedy) = not_begun.reason_and_remedy();
     assert_eq!(words, "there is no memory for its tables: cannot allocate memory (ENOMEM)");
     assert!(remedy.contains("ulimit -v"), "{remedy}");
     seen.counted.push(Counted { process: std::process::id(), ..Counted::default() });
@@ -134,18 +134,18 @@ fn a_program_that_cannot_begin_leaves_no_layer_and_its_reason() {
 }
 
 #[test]
-fn who_does_not_know_the_secret_gets_nothing_and_strangers_cannot_give_it() {
+fn a_peer_without_the_secret_is_rejected_and_another_user_cannot_send_it() {
     let (server, store) = server();
-    let stranger = Connection::to(&server.name).unwrap();
-    let hello = Hello { process: 1, secret: server.common.secret.hello ^ 1 };
-    stranger.send(&bytes_of(&hello.message()), &[]).unwrap();
-    assert_eq!(heard(&stranger), STRANGER);
+    let rejected = Connection::to(&server.name).unwrap();
+    let identity = Identity { process: 1, secret: server.common.secret.library ^ 1 };
+    rejected.send(&bytes_of(&identity.message()), &[]).unwrap();
+    assert_eq!(heard(&rejected), REJECTED);
     drop(begun(&server));
     assert!(store.comes_to(&[0]), "it had no layer: {:?}", store.0);
     let [(_, name), (_, path), (_, digits)] = server.variables();
     let secret = Secret::of(digits.unwrap().as_bytes()).unwrap();
     assert_eq!((name, &path, secret), (Some(server.name.clone()), &server.path, server.common.secret));
-    assert!(secret.hello != secret.terms && secret != new_secret().unwrap());
+    assert!(secret.library != secret.masu && secret != new_secret().unwrap());
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn the_same_trouble_of_many_programs_is_said_once() {
 
 #[test]
 fn a_program_that_is_stopped_at_its_start_is_waited_for_and_does_not_hold_up_the_end() {
-    let server = Server::begin(TERMS, Arc::new(Noting::default()), None, |_, _| {}).unwrap();
+    let server = Server::begin(PARAMETERS, Arc::new(Noting::default()), None, |_, _| {}).unwrap();
     let silent = Connection::to(&server.name).unwrap();
     std::thread::sleep(LOOK * 3);
     assert!(!silent.is_over(), "it may go on");
@@ -192,7 +192,7 @@ fn a_crowd_that_says_nothing_costs_no_thread_and_no_program_its_turn() {
             Some(path) => Connection::at(path.as_ref()),
             None => Connection::to(&server.name),
         };
-        drop(hello(&server, connection.unwrap()));
+        drop(identified(&server, connection.unwrap()));
     }
     assert!(threads() <= before + 4 + 2, "other tests have some");
     // The oldest was dropped: each of them was this user's.

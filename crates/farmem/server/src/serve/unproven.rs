@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use farmem_engine::handshake::{Hello, Message, STRANGER};
+use farmem_engine::handshake::{Identity, Message, REJECTED};
 use linux::message_socket::{Connection, Listener, Peer};
 use linux::runtime_directory;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -19,7 +19,7 @@ use rustix::process::geteuid;
 use super::{bytes_of, message_of};
 
 /// Time for another user's program to identify itself.
-const STRANGERS_WORDS: Duration = Duration::from_secs(10);
+const OTHER_USERS_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Connections heard at a time: of this user or by the hidden socket, and of others.
 const MOST: [usize; 2] = [256, 64];
@@ -35,7 +35,7 @@ struct Unproven {
     connection: Connection,
     peer: Peer,
     /// Whether it belongs to another user, by the public socket.
-    stranger: bool,
+    of_other_user: bool,
     since: Instant,
 }
 
@@ -46,7 +46,7 @@ pub struct Proven {
     /// The process at the other side.
     pub peer: Peer,
     /// Its first message.
-    pub hello: Hello,
+    pub identity: Identity,
 }
 
 /// Both sockets, and their unproven connections.
@@ -145,20 +145,20 @@ impl Entrance {
     fn take_in(&mut self, connection: Connection, own: u32, now: Instant, seen: bool) {
         // Nothing is expected from an unknown peer.
         let Ok(peer) = connection.peer() else { return };
-        let stranger = seen && peer.user != own;
-        if stranger {
+        let of_other_user = seen && peer.user != own;
+        if of_other_user {
             self.rests_until = now + REST;
         }
         if is_served(peer.user, own) {
-            self.drop_oldest(stranger);
-            self.unproven.push(Unproven { connection, peer, stranger, since: now });
+            self.drop_oldest(of_other_user);
+            self.unproven.push(Unproven { connection, peer, of_other_user, since: now });
         }
     }
 
     /// Drops the oldest connection: a program identifies itself as soon as it has connected.
-    fn drop_oldest(&mut self, stranger: bool) {
-        let of_its_sort = |one: &Unproven| one.stranger == stranger;
-        if self.unproven.iter().filter(|one| of_its_sort(one)).count() >= MOST[usize::from(stranger)]
+    fn drop_oldest(&mut self, of_other_user: bool) {
+        let of_its_sort = |one: &Unproven| one.of_other_user == of_other_user;
+        if self.unproven.iter().filter(|one| of_its_sort(one)).count() >= MOST[usize::from(of_other_user)]
             && let Some(oldest) = self.unproven.iter().position(of_its_sort)
         {
             self.unproven.remove(oldest);
@@ -183,16 +183,18 @@ impl Unproven {
         match self.connection.receive_at_once(&mut bytes) {
             Ok(Some(_)) => {}
             Ok(None) if self.peer.user == geteuid().as_raw() => return Heard::Nothing(self),
-            Ok(None) if now.saturating_duration_since(self.since) <= STRANGERS_WORDS => return Heard::Nothing(self),
+            Ok(None) if now.saturating_duration_since(self.since) <= OTHER_USERS_DEADLINE => {
+                return Heard::Nothing(self);
+            }
             Ok(None) | Err(_) => return Heard::Wrong,
         }
-        match Hello::of(&message_of(&bytes)) {
-            Some(hello) if hello.secret == secret => {
-                Heard::Secret(Proven { connection: self.connection, peer: self.peer, hello })
+        match Identity::of(&message_of(&bytes)) {
+            Some(identity) if identity.secret == secret => {
+                Heard::Secret(Proven { connection: self.connection, peer: self.peer, identity })
             }
             // A program that outlives a masu of this name; or an unrelated process.
             Some(_) => {
-                let _ = self.connection.send_at_once(&bytes_of(&STRANGER), &[]);
+                let _ = self.connection.send_at_once(&bytes_of(&REJECTED), &[]);
                 Heard::Wrong
             }
             None => Heard::Wrong,

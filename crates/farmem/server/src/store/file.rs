@@ -26,7 +26,9 @@ use rustix::io::Errno;
 use units::Bytes;
 
 use super::url::FileUrl;
-use super::{Error, GetRun, Home, Opening, PutRun, Span, Store, Trouble, assert_in_bounds, assert_whole, operation};
+use super::{
+    Error, GetRun, Location, Opening, PutRun, Span, Store, Trouble, assert_in_bounds, assert_whole, operation,
+};
 
 /// Files in a directory.
 pub struct FileStore {
@@ -103,7 +105,7 @@ impl FileStore {
     }
 
     fn put_run(&self, file: &OwnedFd, run: &PutRun<'_>) -> io::Result<()> {
-        let (mut bytes, mut offset) = (run.bytes, run.home.page * self.page_bytes as u64);
+        let (mut bytes, mut offset) = (run.bytes, run.location.page * self.page_bytes as u64);
         while !bytes.is_empty() {
             let written = match rustix::io::pwrite(file, bytes, offset) {
                 Err(Errno::INTR) => continue,
@@ -118,16 +120,17 @@ impl FileStore {
     }
 
     fn get_run(&self, file: &OwnedFd, run: &mut GetRun<'_>) -> Result<(), Error> {
-        let start = run.home.page * self.page_bytes as u64;
+        let start = run.location.page * self.page_bytes as u64;
         let mut done = 0;
         while done < run.bytes.len() {
             match rustix::io::pread(file, &mut run.bytes[done..], start + done as u64) {
                 Err(Errno::INTR) => (),
                 Ok(0) => {
-                    let home = Home { page: run.home.page + (done / self.page_bytes) as u64, ..run.home };
+                    let location =
+                        Location { page: run.location.page + (done / self.page_bytes) as u64, ..run.location };
                     return Err(Error::Lost(self.trouble(
                         operation("get", [run.span(self.page_bytes)].into_iter(), "from"),
-                        format!("{home} is beyond the end of its file"),
+                        format!("{location} is beyond the end of its file"),
                         "Something cut the file short; the pages in it are lost.",
                     )));
                 }
@@ -180,10 +183,10 @@ impl Store for FileStore {
         let mut touched = BTreeMap::new();
         for run in runs {
             assert_whole(run.span(self.page_bytes), run.bytes.len(), self.page_bytes);
-            let file = self.layer(run.home.layer)?;
+            let file = self.layer(run.location.layer)?;
             self.put_run(&file, run).map_err(failed)?;
             if self.sync {
-                touched.insert(run.home.layer, file);
+                touched.insert(run.location.layer, file);
             }
         }
         for file in touched.values() {
@@ -195,7 +198,7 @@ impl Store for FileStore {
     fn get(&self, runs: &mut [GetRun<'_>]) -> Result<(), Error> {
         for run in runs {
             assert_whole(run.span(self.page_bytes), run.bytes.len(), self.page_bytes);
-            let file = self.layer(run.home.layer)?;
+            let file = self.layer(run.location.layer)?;
             self.get_run(&file, run)?;
         }
         Ok(())
@@ -204,8 +207,8 @@ impl Store for FileStore {
     fn forget(&self, spans: &[Span]) -> Result<(), Error> {
         for span in spans {
             assert_in_bounds(*span);
-            let file = self.layer(span.home.layer)?;
-            let (start, length) = (span.home.page * self.page_bytes as u64, span.pages * self.page_bytes as u64);
+            let file = self.layer(span.location.layer)?;
+            let (start, length) = (span.location.page * self.page_bytes as u64, span.pages * self.page_bytes as u64);
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             match rustix::fs::fallocate(&file, flags, start, length) {
                 // A file system without holes keeps the pages: it uses more space than needed, and nothing else
@@ -310,15 +313,15 @@ mod tests {
         FileStore::open(&FileUrl { directory: directory.into(), sync: false }, &opening().0).unwrap()
     }
 
-    fn home(page: u64) -> Home {
-        Home { layer: 1, page }
+    fn location(page: u64) -> Location {
+        Location { layer: 1, page }
     }
 
     #[test]
     fn nothing_is_left_in_the_directory_even_while_the_store_is_open() {
         let directory = tempfile::tempdir().unwrap();
         let store = store(directory.path());
-        store.put(&[PutRun { home: home(7), bytes: &[7; PAGE_BYTES] }]).unwrap();
+        store.put(&[PutRun { location: location(7), bytes: &[7; PAGE_BYTES] }]).unwrap();
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
     }
 
@@ -339,7 +342,7 @@ mod tests {
         let file = File::from(file.try_clone().unwrap());
         file.write_all_at(&[5; PAGE_BYTES], 3 * 4096).unwrap();
         let mut bytes = vec![0; PAGE_BYTES];
-        store.get(&mut [GetRun { home: home(3), bytes: &mut bytes }]).unwrap();
+        store.get(&mut [GetRun { location: location(3), bytes: &mut bytes }]).unwrap();
         assert_eq!(bytes, [5; PAGE_BYTES]);
     }
 
@@ -354,11 +357,11 @@ mod tests {
     fn forgotten_pages_take_no_room() {
         let directory = tempfile::tempdir().unwrap();
         let store = store(directory.path());
-        store.put(&[PutRun { home: home(0), bytes: &[1; 64 * PAGE_BYTES] }]).unwrap();
+        store.put(&[PutRun { location: location(0), bytes: &[1; 64 * PAGE_BYTES] }]).unwrap();
         let blocks = || rustix::fs::fstat(store.direct(1).unwrap().unwrap()).unwrap().st_blocks;
         rustix::fs::fsync(store.direct(1).unwrap().unwrap()).unwrap();
         let before = blocks();
-        store.forget(&[Span { home: home(0), pages: 64 }]).unwrap();
+        store.forget(&[Span { location: location(0), pages: 64 }]).unwrap();
         assert!(before >= 64 * 8 && blocks() < 16, "{before} -> {}", blocks());
     }
 
@@ -366,11 +369,11 @@ mod tests {
     fn a_layer_that_was_forgotten_is_empty_for_the_program_too() {
         let directory = tempfile::tempdir().unwrap();
         let store = store(directory.path());
-        store.put(&[PutRun { home: home(0), bytes: &[1; PAGE_BYTES] }]).unwrap();
+        store.put(&[PutRun { location: location(0), bytes: &[1; PAGE_BYTES] }]).unwrap();
         let held = store.direct(1).unwrap().unwrap();
         store.forget_layer(1).unwrap();
         assert_eq!(rustix::fs::fstat(&held).unwrap().st_size, 0);
-        let lost = store.get(&mut [GetRun { home: home(0), bytes: &mut [0; PAGE_BYTES] }]).unwrap_err();
+        let lost = store.get(&mut [GetRun { location: location(0), bytes: &mut [0; PAGE_BYTES] }]).unwrap_err();
         assert!(matches!(lost, Error::Lost(_)), "{lost}");
     }
 
@@ -378,8 +381,8 @@ mod tests {
     fn a_page_beyond_the_end_is_lost_by_name() {
         let directory = tempfile::tempdir().unwrap();
         let store = store(directory.path());
-        store.put(&[PutRun { home: home(0), bytes: &[1; PAGE_BYTES] }]).unwrap();
-        let lost = store.get(&mut [GetRun { home: home(0), bytes: &mut [0; 2 * PAGE_BYTES] }]).unwrap_err();
+        store.put(&[PutRun { location: location(0), bytes: &[1; PAGE_BYTES] }]).unwrap();
+        let lost = store.get(&mut [GetRun { location: location(0), bytes: &mut [0; 2 * PAGE_BYTES] }]).unwrap_err();
         assert!(matches!(lost, Error::Lost(_)));
         assert!(lost.to_string().contains("page 1 of layer 1 is beyond the end"), "{lost}");
     }

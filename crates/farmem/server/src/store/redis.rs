@@ -38,7 +38,7 @@ use units::Bytes;
 
 use super::url::{Host, RedisUrl};
 use super::{
-    Error, GetRun, Home, Opening, PASSWORD_VARIABLE, PutRun, Span, Store, Trouble, assert_in_bounds, assert_whole,
+    Error, GetRun, Location, Opening, PASSWORD_VARIABLE, PutRun, Span, Store, Trouble, assert_in_bounds, assert_whole,
     operation,
 };
 use answers::Verdict;
@@ -72,7 +72,7 @@ const ROOM: f64 = 1.25;
 const CLOSE_MAX: Duration = Duration::from_secs(10);
 
 /// Layer without a program: for testing the store.
-const TRIAL: Home = Home { layer: u32::MAX, page: 0 };
+const TRIAL: Location = Location { layer: u32::MAX, page: 0 };
 
 impl RedisStore {
     /// Connects, checks the server's properties, and tests it with one page.
@@ -136,9 +136,9 @@ impl RedisStore {
 
     fn try_out(&self) -> Result<(), Error> {
         let page = vec![0x5a; self.shared.page_bytes];
-        self.put(&[PutRun { home: TRIAL, bytes: &page }])?;
+        self.put(&[PutRun { location: TRIAL, bytes: &page }])?;
         let mut back = vec![0; self.shared.page_bytes];
-        self.get(&mut [GetRun { home: TRIAL, bytes: &mut back }])?;
+        self.get(&mut [GetRun { location: TRIAL, bytes: &mut back }])?;
         self.forget_layer(TRIAL.layer)
     }
 
@@ -193,7 +193,7 @@ impl Store for RedisStore {
         self.shared.exchange.carry_out(&mut work).map_err(|failed| self.shared.sort_failed(operation, &failed))?;
         match &work.lost {
             None => Ok(()),
-            Some((home, field)) => Err(self.shared.lost(operation(), *home, field)),
+            Some((location, field)) => Err(self.shared.lost(operation(), *location, field)),
         }
     }
 
@@ -320,10 +320,10 @@ impl Shared {
         true
     }
 
-    fn lost(&self, operation: String, home: Home, field: &Field) -> Error {
+    fn lost(&self, operation: String, location: Location, field: &Field) -> Error {
         let cause = match field {
-            Field::Short(bytes) => format!("{home} has {bytes} bytes and not {}", self.page_bytes),
-            _ => format!("{home} is not there"),
+            Field::Short(bytes) => format!("{location} has {bytes} bytes and not {}", self.page_bytes),
+            _ => format!("{location} is not there"),
         };
         let remedy = "A server was started again without its data, threw keys away, or was cleared: \
                       use replicas and maxmemory-policy noeviction.";

@@ -214,7 +214,7 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     use super::*;
-    use crate::store::Home;
+    use crate::store::Location;
 
     /// Store whose answers are decided for each page and attempt.
     struct Scripted<F>(F, Mutex<BTreeMap<u64, u32>>);
@@ -225,7 +225,7 @@ mod tests {
         }
 
         fn put(&self, runs: &[PutRun<'_>]) -> Result<(), Error> {
-            let page = runs[0].home.page;
+            let page = runs[0].location.page;
             let attempt = {
                 let mut attempts = self.1.lock().unwrap();
                 let attempt = attempts.entry(page).or_default();
@@ -330,7 +330,7 @@ mod tests {
     }
 
     fn put_page(store: &Patient, page: u64) -> Result<(), Error> {
-        store.put(&[PutRun { home: Home { layer: 0, page }, bytes: &[] }])
+        store.put(&[PutRun { location: Location { layer: 0, page }, bytes: &[] }])
     }
 
     /// Moment that a thread waits for.

@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use ring::aead::{AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use super::{Error, GetRun, Home, PAGE_BYTES, PutRun, Span, Store, Trouble, assert_whole, operation};
+use super::{Error, GetRun, Location, PAGE_BYTES, PutRun, Span, Store, Trouble, assert_whole, operation};
 
 /// Bytes of a tag, behind its page. Both ciphers have as many.
 const TAG_BYTES: usize = 16;
@@ -112,20 +112,20 @@ impl Sealer {
         Nonce::assume_unique_for_key(nonce)
     }
 
-    fn bound_in(home: Home) -> Aad<[u8; 12]> {
+    fn bound_in(location: Location) -> Aad<[u8; 12]> {
         let mut bytes = [0; 12];
-        bytes[..4].copy_from_slice(&home.layer.to_le_bytes());
-        bytes[4..].copy_from_slice(&home.page.to_le_bytes());
+        bytes[..4].copy_from_slice(&location.layer.to_le_bytes());
+        bytes[4..].copy_from_slice(&location.page.to_le_bytes());
         Aad::from(bytes)
     }
 
     /// Seals a page of [`PAGE_BYTES`] into [`PAGE_BYTES_SEALED`] bytes, and returns its version.
-    pub fn seal(&self, home: Home, page: &[u8], sealed: &mut [u8]) -> Version {
+    pub fn seal(&self, location: Location, page: &[u8], sealed: &mut [u8]) -> Version {
         // 2^64 pages are more than any run writes.
         let version = self.sealed.fetch_add(1, Relaxed) + 1;
         let (text, tag) = sealed.split_at_mut(PAGE_BYTES);
         text.copy_from_slice(page);
-        let made = self.key.seal_in_place_separate_tag(Sealer::nonce(version), Sealer::bound_in(home), text);
+        let made = self.key.seal_in_place_separate_tag(Sealer::nonce(version), Sealer::bound_in(location), text);
         // Fails only for texts longer than the cipher's 64 GiB.
         let made = made.unwrap_or_else(|_| unreachable!("a page is not too long for any cipher"));
         tag.copy_from_slice(made.as_ref());
@@ -133,8 +133,8 @@ impl Sealer {
     }
 
     /// Opens a page; false if it is not the one sealed as this version of this page. Then `page` is unchanged.
-    pub fn open(&self, home: Home, version: Version, sealed: &mut [u8], page: &mut [u8]) -> bool {
-        match self.key.open_in_place(Sealer::nonce(version), Sealer::bound_in(home), sealed) {
+    pub fn open(&self, location: Location, version: Version, sealed: &mut [u8], page: &mut [u8]) -> bool {
+        match self.key.open_in_place(Sealer::nonce(version), Sealer::bound_in(location), sealed) {
             Ok(text) if text.len() == page.len() => page.copy_from_slice(text),
             _ => return false,
         }
@@ -154,24 +154,24 @@ impl Versions {
         (page / CHUNK_PAGES as u64, index(page % CHUNK_PAGES as u64))
     }
 
-    fn get(&self, home: Home) -> Version {
-        let (chunk, place) = Versions::place(home.page);
-        self.0.get(&home.layer).and_then(|layer| layer.get(&chunk)).map_or(0, |versions| versions[place])
+    fn get(&self, location: Location) -> Version {
+        let (chunk, place) = Versions::place(location.page);
+        self.0.get(&location.layer).and_then(|layer| layer.get(&chunk)).map_or(0, |versions| versions[place])
     }
 
-    fn set(&mut self, home: Home, version: Version) {
-        let (chunk, place) = Versions::place(home.page);
-        let layer = self.0.entry(home.layer).or_default();
+    fn set(&mut self, location: Location, version: Version) {
+        let (chunk, place) = Versions::place(location.page);
+        let layer = self.0.entry(location.layer).or_default();
         layer.entry(chunk).or_insert_with(|| Box::new([0; CHUNK_PAGES]))[place] = version;
     }
 
     fn forget(&mut self, span: Span) {
-        let end = span.home.page + span.pages;
-        let Some(layer) = self.0.get_mut(&span.home.layer) else { return };
+        let end = span.location.page + span.pages;
+        let Some(layer) = self.0.get_mut(&span.location.layer) else { return };
         // Spans may be much longer than their known versions.
         for (chunk, versions) in layer.iter_mut() {
             for (page, version) in (chunk * CHUNK_PAGES as u64..).zip(versions.iter_mut()) {
-                if (span.home.page..end).contains(&page) {
+                if (span.location.page..end).contains(&page) {
                     *version = 0;
                 }
             }
@@ -193,8 +193,8 @@ fn locked<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Places of consecutive pages.
-fn homes(home: Home, pages: u64) -> impl Iterator<Item = Home> {
-    (home.page..home.page + pages).map(move |page| Home { page, ..home })
+fn locations(location: Location, pages: u64) -> impl Iterator<Item = Location> {
+    (location.page..location.page + pages).map(move |page| Location { page, ..location })
 }
 
 impl Sealed {
@@ -228,21 +228,21 @@ impl Sealed {
         done
     }
 
-    fn wrong(&self, operation: String, home: Home) -> Error {
+    fn wrong(&self, operation: String, location: Location) -> Error {
         Error::Lost(Trouble {
             operation,
             store: self.store.name().to_owned(),
-            cause: format!("the store changed or replayed {home}: it is not what was written there last"),
+            cause: format!("the store changed or replayed {location}: it is not what was written there last"),
             remedy: "Find out what else writes to the store, or who keeps it; nothing wrong has reached the program."
                 .to_owned(),
         })
     }
 
-    fn never_put(&self, operation: String, home: Home) -> Error {
+    fn never_put(&self, operation: String, location: Location) -> Error {
         Error::Lost(Trouble {
             operation,
             store: self.store.name().to_owned(),
-            cause: format!("{home} was never put there, or was forgotten"),
+            cause: format!("{location} was never put there, or was forgotten"),
             remedy: "This should not happen; please report it.".to_owned(),
         })
     }
@@ -261,21 +261,21 @@ impl Store for Sealed {
         self.with_buffer(pages * PAGE_BYTES_SEALED, |buffer| {
             let mut places = buffer.chunks_exact_mut(PAGE_BYTES_SEALED);
             for run in runs {
-                let pages = homes(run.home, span(run).pages).zip(run.bytes.chunks_exact(PAGE_BYTES));
-                for ((home, page), place) in pages.zip(&mut places) {
-                    versions.push((home, self.sealer.seal(home, page, place)));
+                let pages = locations(run.location, span(run).pages).zip(run.bytes.chunks_exact(PAGE_BYTES));
+                for ((location, page), place) in pages.zip(&mut places) {
+                    versions.push((location, self.sealer.seal(location, page, place)));
                 }
             }
             let mut rest = &*buffer;
             let sealed = runs.iter().map(|run| {
                 let (bytes, others) = rest.split_at(run.bytes.len() / PAGE_BYTES * PAGE_BYTES_SEALED);
                 rest = others;
-                PutRun { home: run.home, bytes }
+                PutRun { location: run.location, bytes }
             });
             self.store.put(&sealed.collect::<Vec<_>>())
         })?;
         let mut known = locked(&self.versions);
-        versions.into_iter().for_each(|(home, version)| known.set(home, version));
+        versions.into_iter().for_each(|(location, version)| known.set(location, version));
         Ok(())
     }
 
@@ -284,11 +284,11 @@ impl Store for Sealed {
         let spans: Vec<Span> = runs.iter().map(|run| run.span(PAGE_BYTES)).collect();
         let operation = || operation("get", spans.iter().copied(), "from");
         let known = locked(&self.versions);
-        let pages = spans.iter().flat_map(|span| homes(span.home, span.pages));
-        let versions: Vec<_> = pages.map(|home| (home, known.get(home))).collect();
+        let pages = spans.iter().flat_map(|span| locations(span.location, span.pages));
+        let versions: Vec<_> = pages.map(|location| (location, known.get(location))).collect();
         drop(known);
-        if let Some((home, _)) = versions.iter().find(|(_, version)| *version == 0) {
-            return Err(self.never_put(operation(), *home));
+        if let Some((location, _)) = versions.iter().find(|(_, version)| *version == 0) {
+            return Err(self.never_put(operation(), *location));
         }
         self.with_buffer(versions.len() * PAGE_BYTES_SEALED, |buffer| {
             let mut rest = &mut *buffer;
@@ -297,14 +297,14 @@ impl Store for Sealed {
                 let bytes = index(span.pages) * PAGE_BYTES_SEALED;
                 let (bytes, others) = std::mem::take(&mut rest).split_at_mut(bytes);
                 rest = others;
-                sealed.push(GetRun { home: span.home, bytes });
+                sealed.push(GetRun { location: span.location, bytes });
             }
             self.store.get(&mut sealed)?;
             let places = runs.iter_mut().flat_map(|run| run.bytes.chunks_exact_mut(PAGE_BYTES));
             let pages = buffer.chunks_exact_mut(PAGE_BYTES_SEALED).zip(places);
-            for ((sealed, page), (home, version)) in pages.zip(&versions) {
-                if !self.sealer.open(*home, *version, sealed, page) {
-                    return Err(self.wrong(operation(), *home));
+            for ((sealed, page), (location, version)) in pages.zip(&versions) {
+                if !self.sealer.open(*location, *version, sealed, page) {
+                    return Err(self.wrong(operation(), *location));
                 }
             }
             Ok(())

@@ -8,7 +8,7 @@ use farmem::store::Store;
 use farmem::store::retry::{Patience, Patient};
 
 use super::servers::{Server, wait_until};
-use super::{Said, conformance, contents, failure, get, home, open, put};
+use super::{Said, conformance, contents, failure, get, location, open, put};
 
 struct Cluster {
     servers: Vec<Server>,
@@ -89,7 +89,7 @@ fn keys_lie_on_every_master(cluster: &Cluster) {
 
 /// Moves a slot from one master to another by hand, and reads and writes it at each step.
 fn pages_on_the_move_are_found(cluster: &Cluster, store: &dyn Store) {
-    (0..64).for_each(|page| put(store, home(page * 16), 1).unwrap());
+    (0..64).for_each(|page| put(store, location(page * 16), 1).unwrap());
     let masters: Vec<_> = cluster.masters().collect();
     let (from, to) = (masters[0], masters[1]);
     // A slot goes as a whole; one of some thousand may have two keys by chance.
@@ -99,7 +99,7 @@ fn pages_on_the_move_are_found(cluster: &Cluster, store: &dyn Store) {
     let (key, slot) = with_slot.into_iter().find(|(_, slot)| is_alone(slot)).unwrap();
     let block: u64 = key.rsplit(':').next().unwrap().parse().unwrap();
     let (from_id, to_id) = (from.ask(&["CLUSTER", "MYID"]), to.ask(&["CLUSTER", "MYID"]));
-    let there = home(block * 16);
+    let there = location(block * 16);
     assert_eq!(to.ask(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from_id]), "OK");
     assert_eq!(from.ask(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to_id]), "OK");
     assert!(get(store, there).unwrap() == contents(there, 1), "not moved yet");
@@ -118,7 +118,7 @@ fn who_comes_later_finds_the_living(cluster: &Cluster) {
     let dead = cluster.servers.iter().find(|server| !server.runs()).unwrap().port;
     let living = cluster.masters().next().unwrap().port;
     let (store, _) = open(&format!("redis://127.0.0.1:{dead},127.0.0.1:{living}")).unwrap();
-    (0..100).for_each(|page| put(&*store, home(page * 16), 1).unwrap());
+    (0..100).for_each(|page| put(&*store, location(page * 16), 1).unwrap());
     store.close().unwrap();
 }
 

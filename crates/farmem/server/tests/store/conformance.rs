@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use farmem::store::{Error, GetRun, Home, PAGE_BYTES, PutRun, Span, Store};
+use farmem::store::{Error, GetRun, Location, PAGE_BYTES, PutRun, Span, Store};
 use units::spread::Random;
 
 use super::{contents, get, put};
@@ -31,78 +31,85 @@ pub fn demand_all(store: &dyn Store) {
     }
 }
 
-fn many(home: Home, pages: u64, version: u64) -> Vec<u8> {
-    (0..pages).flat_map(|page| contents(Home { page: home.page + page, ..home }, version)).collect()
+fn many(location: Location, pages: u64, version: u64) -> Vec<u8> {
+    (0..pages).flat_map(|page| contents(Location { page: location.page + page, ..location }, version)).collect()
 }
 
 fn what_was_put_is_what_is_got(store: &dyn Store) {
     for (page, pages) in [(0, 1), (1, 16), (1 << 29, 3), (4096, 1500)] {
-        let home = Home { layer: 10, page };
-        let bytes = many(home, pages, 1);
-        store.put(&[PutRun { home, bytes: &bytes }]).unwrap();
+        let location = Location { layer: 10, page };
+        let bytes = many(location, pages, 1);
+        store.put(&[PutRun { location, bytes: &bytes }]).unwrap();
         let mut back = vec![0xee; bytes.len()];
-        store.get(&mut [GetRun { home, bytes: &mut back }]).unwrap();
-        assert!(back == bytes, "{pages} pages from {home}");
+        store.get(&mut [GetRun { location, bytes: &mut back }]).unwrap();
+        assert!(back == bytes, "{pages} pages from {location}");
     }
 }
 
 fn a_run_may_begin_and_end_anywhere(store: &dyn Store) {
-    let first = Home { layer: 11, page: 0 };
-    store.put(&[PutRun { home: first, bytes: &many(first, 64, 1) }]).unwrap();
+    let first = Location { layer: 11, page: 0 };
+    store.put(&[PutRun { location: first, bytes: &many(first, 64, 1) }]).unwrap();
     for (page, pages) in [(0, 1), (15, 2), (16, 16), (3, 40), (63, 1)] {
-        let home = Home { layer: 11, page };
+        let location = Location { layer: 11, page };
         let mut back = vec![0xee; usize::try_from(pages).unwrap() * PAGE_BYTES];
-        store.get(&mut [GetRun { home, bytes: &mut back }]).unwrap();
-        assert!(back == many(home, pages, 1), "{pages} pages from {home}");
+        store.get(&mut [GetRun { location, bytes: &mut back }]).unwrap();
+        assert!(back == many(location, pages, 1), "{pages} pages from {location}");
     }
 }
 
 fn many_runs_go_in_one_call(store: &dyn Store) {
-    let homes: Vec<_> = (0..300).map(|at| Home { layer: 12 + at % 2, page: u64::from(at) * 3 }).collect();
-    let bytes: Vec<_> = homes.iter().map(|&home| many(home, 1 + home.page % 2, 5)).collect();
-    let runs: Vec<_> = homes.iter().zip(&bytes).map(|(&home, bytes)| PutRun { home, bytes }).collect();
+    let locations: Vec<_> = (0..300).map(|at| Location { layer: 12 + at % 2, page: u64::from(at) * 3 }).collect();
+    let bytes: Vec<_> = locations.iter().map(|&location| many(location, 1 + location.page % 2, 5)).collect();
+    let runs: Vec<_> = locations.iter().zip(&bytes).map(|(&location, bytes)| PutRun { location, bytes }).collect();
     store.put(&runs).unwrap();
     let mut back: Vec<_> = bytes.iter().map(|bytes| vec![0xee; bytes.len()]).collect();
-    let mut runs: Vec<_> = homes.iter().zip(&mut back).map(|(&home, bytes)| GetRun { home, bytes }).rev().collect();
+    let mut runs: Vec<_> =
+        locations.iter().zip(&mut back).map(|(&location, bytes)| GetRun { location, bytes }).rev().collect();
     store.get(&mut runs).unwrap();
     assert!(back == bytes);
 }
 
 fn the_last_put_wins_and_its_neighbours_stay(store: &dyn Store) {
-    let first = Home { layer: 14, page: 100 };
-    store.put(&[PutRun { home: first, bytes: &many(first, 20, 1) }]).unwrap();
+    let first = Location { layer: 14, page: 100 };
+    store.put(&[PutRun { location: first, bytes: &many(first, 20, 1) }]).unwrap();
     for version in 2..20 {
-        put(store, Home { layer: 14, page: 107 }, version).unwrap();
+        put(store, Location { layer: 14, page: 107 }, version).unwrap();
     }
     for page in 100..120 {
-        let home = Home { layer: 14, page };
-        assert!(get(store, home).unwrap() == contents(home, if page == 107 { 19 } else { 1 }), "{home}");
+        let location = Location { layer: 14, page };
+        assert!(get(store, location).unwrap() == contents(location, if page == 107 { 19 } else { 1 }), "{location}");
     }
 }
 
 fn layers_are_apart(store: &dyn Store) {
-    let homes = [0, 1, 77, u32::MAX - 1].map(|layer| Home { layer, page: 5 });
-    homes.iter().for_each(|&home| put(store, home, 1).unwrap());
-    homes.iter().for_each(|&home| assert!(get(store, home).unwrap() == contents(home, 1), "{home}"));
+    let locations = [0, 1, 77, u32::MAX - 1].map(|layer| Location { layer, page: 5 });
+    locations.iter().for_each(|&location| put(store, location, 1).unwrap());
+    locations
+        .iter()
+        .for_each(|&location| assert!(get(store, location).unwrap() == contents(location, 1), "{location}"));
 }
 
 /// Asserts that the page is zeros, or lost by name.
-fn assert_gone(store: &dyn Store, home: Home) {
-    match get(store, home) {
-        Ok(bytes) => assert!(bytes.iter().all(|&byte| byte == 0), "{home} is still there"),
-        Err(Error::Lost(trouble)) => assert!(trouble.cause.contains(&home.to_string()), "{trouble}"),
+fn assert_gone(store: &dyn Store, location: Location) {
+    match get(store, location) {
+        Ok(bytes) => assert!(bytes.iter().all(|&byte| byte == 0), "{location} is still there"),
+        Err(Error::Lost(trouble)) => assert!(trouble.cause.contains(&location.to_string()), "{trouble}"),
         Err(error) => panic!("{error}"),
     }
 }
 
 fn forgotten_pages_are_gone_and_may_be_put_again(store: &dyn Store) {
-    let at = |page| Home { layer: 15, page };
-    store.put(&[PutRun { home: at(0), bytes: &many(at(0), 64, 1) }]).unwrap();
+    let at = |page| Location { layer: 15, page };
+    store.put(&[PutRun { location: at(0), bytes: &many(at(0), 64, 1) }]).unwrap();
     store
-        .forget(&[Span { home: at(5), pages: 1 }, Span { home: at(16), pages: 16 }, Span { home: at(40), pages: 20 }])
+        .forget(&[
+            Span { location: at(5), pages: 1 },
+            Span { location: at(16), pages: 16 },
+            Span { location: at(40), pages: 20 },
+        ])
         .unwrap();
     // Pages that were never put may be forgotten, too.
-    store.forget(&[Span { home: at(1 << 20), pages: 100 }]).unwrap();
+    store.forget(&[Span { location: at(1 << 20), pages: 100 }]).unwrap();
     for page in 0..64 {
         match page {
             5 | 16..32 | 40..60 => assert_gone(store, at(page)),
@@ -115,24 +122,24 @@ fn forgotten_pages_are_gone_and_may_be_put_again(store: &dyn Store) {
 }
 
 fn a_layer_is_forgotten_as_a_whole(store: &dyn Store) {
-    let homes = [0, 17, 70_000].map(|page| Home { layer: 16, page });
-    let other = Home { layer: 17, page: 0 };
-    homes.iter().chain([&other]).for_each(|&home| put(store, home, 1).unwrap());
+    let locations = [0, 17, 70_000].map(|page| Location { layer: 16, page });
+    let other = Location { layer: 17, page: 0 };
+    locations.iter().chain([&other]).for_each(|&location| put(store, location, 1).unwrap());
     store.forget_layer(16).unwrap();
-    homes.iter().for_each(|&home| assert_gone(store, home));
+    locations.iter().for_each(|&location| assert_gone(store, location));
     assert!(get(store, other).unwrap() == contents(other, 1));
-    put(store, homes[1], 2).unwrap();
-    assert!(get(store, homes[1]).unwrap() == contents(homes[1], 2));
+    put(store, locations[1], 2).unwrap();
+    assert!(get(store, locations[1]).unwrap() == contents(locations[1], 2));
 }
 
 fn nothing_is_a_valid_request(store: &dyn Store) {
-    let home = Home { layer: 18, page: 3 };
+    let location = Location { layer: 18, page: 3 };
     store.put(&[]).unwrap();
     store.get(&mut []).unwrap();
     store.forget(&[]).unwrap();
-    store.put(&[PutRun { home, bytes: &[] }]).unwrap();
-    store.get(&mut [GetRun { home, bytes: &mut [] }]).unwrap();
-    store.forget(&[Span { home, pages: 0 }]).unwrap();
+    store.put(&[PutRun { location, bytes: &[] }]).unwrap();
+    store.get(&mut [GetRun { location, bytes: &mut [] }]).unwrap();
+    store.forget(&[Span { location, pages: 0 }]).unwrap();
     store.forget_layer(9999).unwrap();
 }
 
@@ -155,25 +162,29 @@ pub fn run_against_a_map(store: &dyn Store, layer: u32, first: u64, pages: u64, 
     for version in 1..=calls {
         let page = first + random.number() % pages;
         let run = 1 + random.number() % (first + pages - page).min(40);
-        let home = Home { layer, page };
+        let location = Location { layer, page };
         match random.number() % 10 {
             0 => {
                 // A forget does not wait for an unreachable store: the pages that it still has are not requested again.
-                let forgotten = store.forget(&[Span { home, pages: run }]);
+                let forgotten = store.forget(&[Span { location, pages: run }]);
                 assert!(forgotten.as_ref().err().is_none_or(Error::is_passing), "{forgotten:?}");
                 known.retain(|known, _| !(page..page + run).contains(known));
             }
             1..5 => {
-                store.put(&[PutRun { home, bytes: &many(home, run, version) }]).unwrap();
+                store.put(&[PutRun { location, bytes: &many(location, run, version) }]).unwrap();
                 known.extend((page..page + run).map(|page| (page, version)));
             }
             _ => {
                 let there = (page..page + run).take_while(|page| known.contains_key(page)).count();
                 let mut back = vec![0xee; there * PAGE_BYTES];
-                store.get(&mut [GetRun { home, bytes: &mut back }]).unwrap();
+                store.get(&mut [GetRun { location, bytes: &mut back }]).unwrap();
                 for (page, bytes) in (page..).zip(back.chunks(PAGE_BYTES)) {
-                    let home = Home { layer, page };
-                    assert!(bytes == contents(home, known[&page]), "{}: {home} at call {version}", store.name());
+                    let location = Location { layer, page };
+                    assert!(
+                        bytes == contents(location, known[&page]),
+                        "{}: {location} at call {version}",
+                        store.name()
+                    );
                 }
             }
         }

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use farmem::store::{Error, PAGE_BYTES, PutRun};
 
-use super::{conformance, contents, failure, get, home, open, put, skip};
+use super::{conformance, contents, failure, get, location, open, put, skip};
 
 #[test]
 fn a_file_does_all_that_is_demanded() {
@@ -29,7 +29,7 @@ fn memory_is_said_to_be_memory() {
         return skip("tmpfs", "no /dev/shm");
     }
     let (store, said) = open("file:/dev/shm").unwrap();
-    put(&*store, home(0), 1).unwrap();
+    put(&*store, location(0), 1).unwrap();
     assert!(said.lines().iter().any(|line| line.contains("/dev/shm is memory (tmpfs)")), "{:?}", said.lines());
 }
 
@@ -78,7 +78,7 @@ fn a_full_disk_is_said_with_what_is_free_and_what_was_put_stays() {
     let (store, _) = open(&format!("file:{}", small.0.path().display())).unwrap();
     let mut page = 0;
     let full = loop {
-        match put(&*store, home(page), 1) {
+        match put(&*store, location(page), 1) {
             Ok(()) => page += 1,
             Err(error) => break error,
         }
@@ -88,12 +88,12 @@ fn a_full_disk_is_said_with_what_is_free_and_what_was_put_stays() {
     assert!(full.remedy().contains("--store file:DIR"), "{}", full.remedy());
     assert!((200..=256).contains(&page), "{page} pages fitted");
     for page in 0..page {
-        assert!(get(&*store, home(page)).unwrap() == contents(home(page), 1));
+        assert!(get(&*store, location(page)).unwrap() == contents(location(page), 1));
     }
     // Released space can be reused.
-    store.forget(&[farmem::store::Span { home: home(0), pages: 8 }]).unwrap();
-    put(&*store, home(page), 2).unwrap();
+    store.forget(&[farmem::store::Span { location: location(0), pages: 8 }]).unwrap();
+    put(&*store, location(page), 2).unwrap();
     let large = vec![1; 64 * PAGE_BYTES];
-    let full = store.put(&[PutRun { home: home(1000), bytes: &large }]).unwrap_err();
+    let full = store.put(&[PutRun { location: location(1000), bytes: &large }]).unwrap_err();
     assert!(full.to_string().starts_with("cannot put 64 pages (from page 1000 of layer 0) into file:"), "{full}");
 }

@@ -9,7 +9,7 @@ use units::spread::Random;
 
 use super::proxy::{Fate, Gate, Proxy};
 use super::servers::Server;
-use super::{Said, conformance, contents, get, home, open, put};
+use super::{Said, conformance, contents, get, location, open, put};
 
 fn patient(store: Arc<dyn Store>, limit: Option<Duration>) -> (Patient, Said) {
     let said = Said::default();
@@ -56,7 +56,7 @@ fn an_answer_that_is_garbled_is_a_failure_or_another_page_and_never_the_end() {
     for version in 0..150 {
         // Each on a connection of its own.
         server.ask(&["CLIENT", "KILL", "TYPE", "normal"]);
-        let result = put(&*store, home(0), version).and_then(|()| get(&*store, home(0)).map(drop));
+        let result = put(&*store, location(0), version).and_then(|()| get(&*store, location(0)).map(drop));
         match result {
             Ok(()) => answered += 1,
             Err(_) => failed += 1,
@@ -64,42 +64,42 @@ fn an_answer_that_is_garbled_is_a_failure_or_another_page_and_never_the_end() {
     }
     println!("{failed} failed, {answered} answered");
     assert!(failed > 0 && answered > 0, "{failed} failed, {answered} answered");
-    put(&*good, home(0), 1).unwrap();
-    assert!(get(&*good, home(0)).unwrap() == contents(home(0), 1));
+    put(&*good, location(0), 1).unwrap();
+    assert!(get(&*good, location(0)).unwrap() == contents(location(0), 1));
 }
 
 #[test]
 fn a_server_that_does_not_answer_is_given_up_in_time() {
     let Some(server) = Server::start(&[]) else { return };
     let (store, _) = open(&format!("{}?timeout=150ms", server.url())).unwrap();
-    put(&*store, home(0), 1).unwrap();
+    put(&*store, location(0), 1).unwrap();
     server.signal("STOP");
     let begun = Instant::now();
-    let silent = get(&*store, home(0)).unwrap_err();
+    let silent = get(&*store, location(0)).unwrap_err();
     let took = begun.elapsed();
     server.signal("CONT");
     assert!(silent.is_passing(), "{silent}");
     assert!(silent.to_string().ends_with("no answer in time"), "{silent}");
     assert!((150..1500).contains(&took.as_millis()), "{took:?}");
-    assert!(get(&*store, home(0)).unwrap() == contents(home(0), 1));
+    assert!(get(&*store, location(0)).unwrap() == contents(location(0), 1));
 }
 
 #[test]
 fn a_store_that_is_away_for_a_while_is_waited_for_and_said_once() {
     let Some(server) = Server::start(&[]) else { return };
     let (store, _) = open(&format!("{}?timeout=100ms", server.url())).unwrap();
-    put(&*store, home(0), 1).unwrap();
+    put(&*store, location(0), 1).unwrap();
     let (store, said) = patient(store, None);
     server.signal("STOP");
     std::thread::scope(|scope| {
         for page in 0..4 {
             let store = &store;
-            scope.spawn(move || put(store, home(page), 2).unwrap());
+            scope.spawn(move || put(store, location(page), 2).unwrap());
         }
         std::thread::sleep(Duration::from_millis(1200));
         server.signal("CONT");
     });
-    (0..4).for_each(|page| assert!(get(&store, home(page)).unwrap() == contents(home(page), 2)));
+    (0..4).for_each(|page| assert!(get(&store, location(page)).unwrap() == contents(location(page), 2)));
     let lines = said.lines();
     assert_eq!(lines.len(), 2, "{lines:?}");
     assert!(
@@ -113,11 +113,11 @@ fn a_store_that_is_away_for_a_while_is_waited_for_and_said_once() {
 fn patience_ends_after_the_time_limit() {
     let Some(mut server) = Server::start(&[]) else { return };
     let (store, _) = open(&server.url()).unwrap();
-    put(&*store, home(0), 1).unwrap();
+    put(&*store, location(0), 1).unwrap();
     let (store, _) = patient(store, Some(Duration::from_millis(500)));
     server.kill();
     let begun = Instant::now();
-    let gone = get(&store, home(0)).unwrap_err();
+    let gone = get(&store, location(0)).unwrap_err();
     assert!((500..1500).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
     assert!(gone.to_string().contains("(--store-timeout): connection refused"), "{gone}");
     assert!(gone.to_string().contains(store.name()), "{gone}");
@@ -143,15 +143,15 @@ fn a_server_that_was_killed_and_kept_its_data_goes_on_where_it_was() {
 fn a_server_that_was_killed_and_lost_its_data_loses_pages_by_name() {
     let Some(mut server) = Server::start(&[]) else { return };
     let (store, _) = open(&server.url()).unwrap();
-    put(&*store, home(3), 1).unwrap();
+    put(&*store, location(3), 1).unwrap();
     let (store, _) = patient(store, None);
     server.kill();
     server.run();
-    let lost = get(&store, home(3)).unwrap_err();
+    let lost = get(&store, location(3)).unwrap_err();
     assert!(matches!(lost, Error::Lost(_)), "{lost}");
     assert!(lost.remedy().contains("started again without its data"), "{}", lost.remedy());
-    put(&store, home(3), 2).unwrap();
-    assert!(get(&store, home(3)).unwrap() == contents(home(3), 2));
+    put(&store, location(3), 2).unwrap();
+    assert!(get(&store, location(3)).unwrap() == contents(location(3), 2));
 }
 
 #[test]
@@ -168,8 +168,8 @@ fn what_was_asked_on_a_lost_connection_is_not_carried_out_late() {
         false => Fate::default(),
     });
     // The old connection is found closed, the new one is silent; a third call gets through.
-    while put(&*store, home(0), 1).is_err() {}
-    put(&*store, home(0), 2).unwrap();
+    while put(&*store, location(0), 1).is_err() {}
+    put(&*store, location(0), 2).unwrap();
     gate.open();
     let begun = Instant::now();
     while proxy.late_bytes.load(std::sync::atomic::Ordering::SeqCst) == 0 {
@@ -177,7 +177,7 @@ fn what_was_asked_on_a_lost_connection_is_not_carried_out_late() {
         std::thread::sleep(Duration::from_millis(5));
     }
     std::thread::sleep(Duration::from_millis(100));
-    assert!(get(&*store, home(0)).unwrap() == contents(home(0), 2), "the late page came through");
+    assert!(get(&*store, location(0)).unwrap() == contents(location(0), 2), "the late page came through");
     assert!(!said.lines().iter().any(|line| line.contains("carrying out late")), "{:?}", said.lines());
 }
 
@@ -191,9 +191,9 @@ fn a_server_that_allows_no_fence_is_told_apart() {
     );
     let (store, said) = open(&format!("redis://pager:secret@127.0.0.1:{}?timeout=100ms", server.port)).unwrap();
     server.signal("STOP");
-    assert!(put(&*store, home(0), 1).unwrap_err().is_passing());
+    assert!(put(&*store, location(0), 1).unwrap_err().is_passing());
     server.signal("CONT");
-    put(&*store, home(0), 2).unwrap();
+    put(&*store, location(0), 2).unwrap();
     assert!(said.lines().iter().any(|line| line.contains("carrying out late")), "{:?}", said.lines());
 }
 
@@ -201,7 +201,7 @@ fn a_server_that_allows_no_fence_is_told_apart() {
 fn what_is_left_behind_at_the_end_is_said() {
     let Some(mut server) = Server::start(&[]) else { return };
     let (store, _) = open(&format!("{}?ttl=2h", server.url())).unwrap();
-    put(&*store, home(0), 1).unwrap();
+    put(&*store, location(0), 1).unwrap();
     server.kill();
     let left = store.close().unwrap_err();
     assert!(left.to_string().starts_with("cannot delete what is left in redis://"), "{left}");
@@ -215,10 +215,10 @@ fn a_large_batch_waits_no_longer_than_a_small_one() {
     let bytes = vec![3; 40 << 20];
     server.signal("STOP");
     let begun = Instant::now();
-    let silent = store.put(&[PutRun { home: home(0), bytes: &bytes }]).unwrap_err();
+    let silent = store.put(&[PutRun { location: location(0), bytes: &bytes }]).unwrap_err();
     let took = begun.elapsed();
     server.signal("CONT");
     assert!(silent.is_passing(), "{silent}");
     assert!(took < Duration::from_secs(2), "{took:?}");
-    store.put(&[PutRun { home: home(0), bytes: &bytes }]).unwrap();
+    store.put(&[PutRun { location: location(0), bytes: &bytes }]).unwrap();
 }

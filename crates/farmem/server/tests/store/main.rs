@@ -18,7 +18,7 @@ mod servers;
 use std::sync::{Arc, Mutex};
 
 use farmem::store::url::{Secret, StoreUrl};
-use farmem::store::{self, Error, GetRun, Home, Opening, PAGE_BYTES, PutRun, Store};
+use farmem::store::{self, Error, GetRun, Location, Opening, PAGE_BYTES, PutRun, Store};
 use units::Bytes;
 
 /// Notices of a store, line by line.
@@ -64,24 +64,25 @@ fn failure(url: &str) -> Error {
     }
 }
 
-fn home(page: u64) -> Home {
-    Home { layer: 0, page }
+fn location(page: u64) -> Location {
+    Location { layer: 0, page }
 }
 
 /// Contents of a page, by its place and its number of writes.
-fn contents(home: Home, version: u64) -> Vec<u8> {
-    let seed =
-        home.page.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(home.layer) << 32 ^ version.wrapping_mul(0xd1b5);
+fn contents(location: Location, version: u64) -> Vec<u8> {
+    let seed = location.page.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        ^ u64::from(location.layer) << 32
+        ^ version.wrapping_mul(0xd1b5);
     (0..PAGE_BYTES as u64 / 8).flat_map(|at| (seed ^ at.wrapping_mul(0x2545_f491_4f6c_dd1d)).to_le_bytes()).collect()
 }
 
-fn put(store: &dyn Store, home: Home, version: u64) -> Result<(), Error> {
-    store.put(&[PutRun { home, bytes: &contents(home, version) }])
+fn put(store: &dyn Store, location: Location, version: u64) -> Result<(), Error> {
+    store.put(&[PutRun { location, bytes: &contents(location, version) }])
 }
 
-fn get(store: &dyn Store, home: Home) -> Result<Vec<u8>, Error> {
+fn get(store: &dyn Store, location: Location) -> Result<Vec<u8>, Error> {
     let mut bytes = vec![0xee; PAGE_BYTES];
-    store.get(&mut [GetRun { home, bytes: &mut bytes }])?;
+    store.get(&mut [GetRun { location, bytes: &mut bytes }])?;
     Ok(bytes)
 }
 

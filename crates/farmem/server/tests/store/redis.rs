@@ -7,7 +7,7 @@ use units::Bytes;
 
 use super::proxy::{Fate, Proxy};
 use super::servers::{Server, certificate, wait_until};
-use super::{conformance, contents, failure, get, home, open, open_expecting, open_with, put, skip};
+use super::{conformance, contents, failure, get, location, open, open_expecting, open_with, put, skip};
 
 #[test]
 fn one_server_does_all_that_is_demanded_and_is_left_empty() {
@@ -36,34 +36,34 @@ fn two_programs_share_a_server_and_a_database_of_its_own_is_used() {
     let Some(server) = Server::start(&[]) else { return };
     let (one, _) = open(&format!("{}/3", server.url())).unwrap();
     let (two, _) = open(&format!("{}/3", server.url())).unwrap();
-    put(&*one, home(0), 1).unwrap();
-    put(&*two, home(0), 2).unwrap();
-    assert!(get(&*one, home(0)).unwrap() == contents(home(0), 1));
+    put(&*one, location(0), 1).unwrap();
+    put(&*two, location(0), 2).unwrap();
+    assert!(get(&*one, location(0)).unwrap() == contents(location(0), 1));
     assert_eq!(server.ask(&["DBSIZE"]), "0");
     assert_eq!(server.ask(&["-n", "3", "DBSIZE"]), "2");
     one.close().unwrap();
-    assert!(get(&*two, home(0)).unwrap() == contents(home(0), 2));
+    assert!(get(&*two, location(0)).unwrap() == contents(location(0), 2));
     let nowhere = failure(&format!("{}/999", server.url()));
     assert!(nowhere.to_string().contains("out of range"), "{nowhere}");
 }
 
 #[test]
-fn a_page_is_home_when_a_replica_has_it() {
+fn a_page_is_stored_when_a_replica_has_it() {
     let Some(server) = Server::start(&[]) else { return };
     let replica = server.replica();
     let (store, said) = open(&format!("{}?timeout=600ms", server.url())).unwrap();
     assert!(said.lines().is_empty(), "{:?}", said.lines());
-    put(&*store, home(7), 1).unwrap();
+    put(&*store, location(7), 1).unwrap();
     assert_ne!(replica.ask(&["DBSIZE"]), "0");
     // A replica that sleeps does not acknowledge: the page is not stored.
     replica.signal("STOP");
-    let not_home = put(&*store, home(8), 1).unwrap_err();
-    assert!(not_home.is_passing(), "{not_home}");
-    assert!(not_home.to_string().contains("0 of 1 replicas acknowledged in time"), "{not_home}");
+    let not_acknowledged = put(&*store, location(8), 1).unwrap_err();
+    assert!(not_acknowledged.is_passing(), "{not_acknowledged}");
+    assert!(not_acknowledged.to_string().contains("0 of 1 replicas acknowledged in time"), "{not_acknowledged}");
     replica.signal("CONT");
-    wait_until("the replica acknowledges again", || put(&*store, home(8), 1).is_ok());
+    wait_until("the replica acknowledges again", || put(&*store, location(8), 1).is_ok());
     drop(replica);
-    wait_until("the server notices that its replica is gone", || put(&*store, home(9), 1).is_ok());
+    wait_until("the server notices that its replica is gone", || put(&*store, location(9), 1).is_ok());
     assert!(said.lines().iter().any(|line| line.contains("without replica")), "{:?}", said.lines());
 }
 
@@ -75,13 +75,13 @@ fn replicas_that_were_asked_for_are_insisted_on() {
     assert!(too_few.to_string().ends_with("has 0 replicas, and 1 were asked for"), "{too_few}");
     let replica = server.replica();
     let (store, _) = open(&format!("{}?replicas=1&timeout=400ms", server.url())).unwrap();
-    put(&*store, home(0), 1).unwrap();
+    put(&*store, location(0), 1).unwrap();
     let of_replica = failure(&replica.url());
     assert!(of_replica.to_string().contains("is a replica of 127.0.0.1"), "{of_replica}");
     assert_eq!(of_replica.remedy(), "Name its master.");
     drop(replica);
     std::thread::sleep(Duration::from_millis(200));
-    let alone = put(&*store, home(0), 2).unwrap_err();
+    let alone = put(&*store, location(0), 2).unwrap_err();
     assert!(alone.is_passing() && alone.to_string().contains("0 of 1 replicas"), "{alone}");
 }
 
@@ -91,10 +91,10 @@ fn the_right_password_lets_in_and_no_other() {
     let with = |password: &str| format!("redis://:{password}@127.0.0.1:{}", server.port);
     let (store, said) = open(&with("hunter22")).unwrap();
     assert!(said.lines()[0].contains("stands in the list of processes; the variable MASU_STORE_PASSWORD hides it"));
-    put(&*store, home(0), 1).unwrap();
+    put(&*store, location(0), 1).unwrap();
     let (store, said) = open_with(&server.url(), Some("hunter22")).unwrap();
     assert_eq!(said.lines().len(), 1, "{:?}", said.lines());
-    put(&*store, home(0), 1).unwrap();
+    put(&*store, location(0), 1).unwrap();
     for url in [with("wrong"), server.url()] {
         let refused = failure(&url);
         assert!(matches!(refused, Error::Refused(_)), "{refused}");
@@ -129,7 +129,7 @@ fn a_server_that_is_full_says_so_and_keeps_what_it_has() {
     let (store, _) = open(&server.url()).unwrap();
     let mut page = 0;
     let full = loop {
-        match put(&*store, home(page), 1) {
+        match put(&*store, location(page), 1) {
             Ok(()) => page += 1,
             Err(error) => break error,
         }
@@ -137,7 +137,7 @@ fn a_server_that_is_full_says_so_and_keeps_what_it_has() {
     assert!(matches!(full, Error::Full(_)), "{full}");
     assert!(full.to_string().contains("OOM") && full.remedy().starts_with("Raise maxmemory"), "{full}");
     assert!(page > 100, "{page} pages fitted");
-    (0..page).for_each(|page| assert!(get(&*store, home(page)).unwrap() == contents(home(page), 1)));
+    (0..page).for_each(|page| assert!(get(&*store, location(page)).unwrap() == contents(location(page), 1)));
     store.close().unwrap();
     assert_eq!(server.ask(&["DBSIZE"]), "0");
 }
@@ -161,8 +161,8 @@ fn a_server_that_throws_keys_away_is_refused_unless_it_was_accepted() {
         "{refused}"
     );
     let (store, _) = open(&format!("{}?eviction=accept", server.url())).unwrap();
-    (0..2000).for_each(|page| put(&*store, home(page), 1).unwrap());
-    let lost = (0..2000).find_map(|page| get(&*store, home(page)).err()).unwrap();
+    (0..2000).for_each(|page| put(&*store, location(page), 1).unwrap());
+    let lost = (0..2000).find_map(|page| get(&*store, location(page)).err()).unwrap();
     assert!(matches!(lost, Error::Lost(_)), "{lost}");
     assert!(lost.to_string().ends_with("of layer 0 is not there"), "{lost}");
 }
@@ -172,25 +172,25 @@ fn a_page_that_is_missing_or_too_short_is_lost_by_name() {
     let Some(server) = Server::start(&[]) else { return };
     let (store, _) = open(&server.url()).unwrap();
     let bytes = vec![1; 40 * PAGE_BYTES];
-    store.put(&[PutRun { home: home(0), bytes: &bytes }]).unwrap();
+    store.put(&[PutRun { location: location(0), bytes: &bytes }]).unwrap();
     let keys = server.ask(&["KEYS", "masu:*:0:1"]);
     assert_eq!(server.ask(&["HDEL", &keys, "5"]), "1");
     let mut back = vec![0; bytes.len()];
-    let lost = store.get(&mut [GetRun { home: home(0), bytes: &mut back }]).unwrap_err();
+    let lost = store.get(&mut [GetRun { location: location(0), bytes: &mut back }]).unwrap_err();
     assert!(matches!(lost, Error::Lost(_)));
     assert!(lost.to_string().ends_with(": page 21 of layer 0 is not there"), "{lost}");
     assert_eq!(server.ask(&["HSET", &keys, "5", "short"]), "1");
-    let lost = store.get(&mut [GetRun { home: home(0), bytes: &mut back }]).unwrap_err();
+    let lost = store.get(&mut [GetRun { location: location(0), bytes: &mut back }]).unwrap_err();
     assert!(lost.to_string().ends_with(": page 21 of layer 0 has 5 bytes and not 4096"), "{lost}");
     // The connection is still in sync.
-    store.get(&mut [GetRun { home: home(0), bytes: &mut back[..16 * PAGE_BYTES] }]).unwrap();
+    store.get(&mut [GetRun { location: location(0), bytes: &mut back[..16 * PAGE_BYTES] }]).unwrap();
 }
 
 #[test]
 fn pages_have_a_lease_and_it_is_renewed() {
     let Some(server) = Server::start(&[]) else { return };
     let (store, _) = open(&format!("{}?ttl=1m", server.url())).unwrap();
-    put(&*store, home(0), 1).unwrap();
+    put(&*store, location(0), 1).unwrap();
     let key = server.ask(&["KEYS", "masu:*"]);
     let left: u64 = server.ask(&["TTL", &key]).parse().unwrap();
     assert!((55..=60).contains(&left), "{left}");
@@ -249,9 +249,9 @@ fn an_encrypted_connection_does_all_that_is_demanded() {
     let (store, _) = open(&format!("{url}?ca={certificate}")).unwrap();
     conformance::demand_all(&*store);
     open(&format!("{url}?ca={certificate}&cert={certificate}&key={key}")).unwrap();
-    let stranger = failure(&url);
-    assert!(matches!(stranger, Error::Refused(_)), "{stranger}");
-    assert!(stranger.remedy().contains("?ca=FILE"), "{stranger} {}", stranger.remedy());
+    let unknown_signer = failure(&url);
+    assert!(matches!(unknown_signer, Error::Refused(_)), "{unknown_signer}");
+    assert!(unknown_signer.remedy().contains("?ca=FILE"), "{unknown_signer} {}", unknown_signer.remedy());
     let plain = failure(&server.url());
     assert!(plain.remedy().contains("rediss://") || plain.is_passing(), "{plain}");
     let no_file = failure(&format!("{url}?ca=/nowhere.pem"));

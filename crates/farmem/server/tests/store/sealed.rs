@@ -6,7 +6,7 @@ use farmem::store::sealed::{Cipher, PAGE_BYTES_SEALED, Sealed};
 use farmem::store::{self, Error, Opening, Store};
 
 use super::servers::Server;
-use super::{Said, conformance, contents, get, home, put};
+use super::{Said, conformance, contents, get, location, put};
 
 fn open(url: &str) -> Sealed {
     let opening = Opening { page_bytes: PAGE_BYTES_SEALED, expected: None, password: None, say: Said::default().say() };
@@ -39,7 +39,7 @@ fn what_somebody_does_in_the_server_is_found_out() {
         let key = server.ask(&["KEYS", "masu:*:0:0"]);
         assert_eq!(server.ask(&["EVAL", script, "1", &key]), "1", "{script}");
     };
-    let again = || (0..4).for_each(|page| put(&store, home(page), 1).unwrap());
+    let again = || (0..4).for_each(|page| put(&store, location(page), 1).unwrap());
     again();
     // An old value is kept in another key, and comes back.
     eval("redis.call('SET', 'old', redis.call('HGET', KEYS[1], '0')) return 1");
@@ -56,11 +56,11 @@ fn what_somebody_does_in_the_server_is_found_out() {
         ("redis.call('HDEL', KEYS[1], '0') return 1", "is not there"),
     ] {
         eval(lie);
-        let error = get(&store, home(0)).unwrap_err();
+        let error = get(&store, location(0)).unwrap_err();
         assert!(matches!(error, Error::Lost(_)) && error.to_string().contains(cause), "{lie}: {error}");
-        assert!(get(&store, home(2)).unwrap() == contents(home(2), 1));
+        assert!(get(&store, location(2)).unwrap() == contents(location(2), 1));
         again();
-        assert!(get(&store, home(0)).unwrap() == contents(home(0), 1));
+        assert!(get(&store, location(0)).unwrap() == contents(location(0), 1));
     }
 }
 
@@ -71,7 +71,7 @@ fn a_server_sees_no_page() {
     let sealed = open(&server.url());
     let secret = b"a secret of the program".repeat(200);
     let seen = |store: &Arc<dyn Store>| {
-        store.put(&[store::PutRun { home: home(0), bytes: &secret[..4096] }]).unwrap();
+        store.put(&[store::PutRun { location: location(0), bytes: &secret[..4096] }]).unwrap();
         let keys = server.ask(&["KEYS", "masu:*:0:0"]);
         let found = keys.lines().any(|key| server.ask(&["HGET", key, "0"]).contains("a secret of"));
         store.close().unwrap();

@@ -16,7 +16,7 @@ use farmem::store::{self, Opening, Say, Store};
 use farmem_engine::PAGE_BYTES;
 use farmem_engine::backend::Backend;
 use farmem_engine::budget::Budget;
-use farmem_engine::handshake::{self, Terms};
+use farmem_engine::handshake::{self, SessionParameters};
 use linux::meminfo::meminfo;
 use linux::untrusted::visible;
 use linux::{describe, open_files};
@@ -94,7 +94,7 @@ pub fn started(task: &RunTask, local: Local, relay: Relay) -> Result<ExitCode, N
     }
     let ended = ended?;
     if let Some(not_begun) = seen.not_begun_as_started(child.pid.0.cast_unsigned()) {
-        let (why, remedy) = not_begun.words();
+        let (why, remedy) = not_begun.reason_and_remedy();
         return Err(Failure::new(format!("cannot run {} with --local: {why}", name.display())).remedy(remedy).into());
     }
     if matches!(destination, Destination::Nowhere) {
@@ -162,7 +162,7 @@ fn refuse_conflicts(task: &RunTask, url: &StoreUrl) -> Result<(), Failure> {
     Err(Failure::new(line).remedy(remedy))
 }
 
-fn terms(task: &RunTask, local: Local) -> Result<Terms, Failure> {
+fn terms(task: &RunTask, local: Local) -> Result<SessionParameters, Failure> {
     let memory =
         meminfo(&*HOST).map_err(|error| Failure::new(format!("cannot see how much memory there is: {error}")))?;
     // 64 times the machine's memory, and at least 64 GiB. Cost: a number for each page that is touched.
@@ -184,7 +184,7 @@ fn terms(task: &RunTask, local: Local) -> Result<Terms, Failure> {
         (Unit::Auto, Some(Sections::Marked)) => (0, handshake::Sections::Marked),
         (Unit::Auto, Some(Sections::Off)) => (16, handshake::Sections::Off),
     };
-    Ok(Terms {
+    Ok(SessionParameters {
         budget_frames,
         budget_share,
         most_pages: fits(most_pages),
@@ -234,7 +234,7 @@ fn open_store(task: &RunTask, mut url: StoreUrl, cipher: Option<Cipher>) -> Resu
 
 /// Note about a program that was started by the first one and could not begin.
 fn of_child(not_begun: &NotBegun) -> String {
-    let (why, remedy) = not_begun.words();
+    let (why, remedy) = not_begun.reason_and_remedy();
     let process = not_begun.process;
     format!(
         "a program that was started (process {process}) could not begin, and ended with {NOT_STARTED}: {why}\n    {remedy}"
@@ -242,7 +242,7 @@ fn of_child(not_begun: &NotBegun) -> String {
 }
 
 /// Note about a transfer size that was cut: a unit passes through the victim queue, and must fit there.
-fn cut_unit(terms: &Terms) -> Option<String> {
+fn cut_unit(terms: &SessionParameters) -> Option<String> {
     let frames = if terms.budget_share > 0 { Budget::LEAST_FRAMES } else { terms.budget_frames };
     let largest = Budget::new(frames, 0).largest_unit_pages();
     let [asked, largest] = [terms.unit_pages, largest].map(|pages| Bytes(u64::from(pages) * PAGE_BYTES));
@@ -251,7 +251,7 @@ fn cut_unit(terms: &Terms) -> Option<String> {
         .then(|| format!("--unit {asked}{when} was {largest}: a unit takes at most a sixteenth of local memory"))
 }
 
-fn report(seen: &Seen, terms: &Terms, run: Duration) -> Report {
+fn report(seen: &Seen, terms: &SessionParameters, run: Duration) -> Report {
     let mut report = Report::of(run.as_secs_f64(), &seen.counted);
     report.notes.extend(cut_unit(terms).filter(|_| !seen.counted.is_empty()));
     report.notes.extend(seen.not_begun.iter().map(of_child));
@@ -286,13 +286,13 @@ fn print(report: &Report, to: &mut impl Write) -> std::io::Result<()> {
     )?;
     // A zero is not printed: it never changes with this store.
     let some = |count: u64, said: String| if count > 0 { said } else { String::new() };
-    let coming = some(report.faults_arriving, format!(" {} of what was coming,", report.faults_arriving));
+    let in_flight = some(report.faults_in_flight, format!(" {} already in flight,", report.faults_in_flight));
     writeln!(
         to,
-        "  faults {}: {} from the store, {} from the victim queue,{coming} {} first touches",
+        "  faults {}: {} from the store, {} from the victim queue,{in_flight} {} first touches",
         report.faults,
-        report.faults - report.faults_staged - report.faults_arriving - report.faults_first,
-        report.faults_staged,
+        report.faults - report.faults_in_victim_queue - report.faults_in_flight - report.faults_first,
+        report.faults_in_victim_queue,
         report.faults_first,
     )?;
     let used = report.prefetch_hit_rate.map(|rate| format!(", {:.0} % used", rate * 100.0)).unwrap_or_default();

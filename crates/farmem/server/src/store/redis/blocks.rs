@@ -13,7 +13,7 @@ use units::cast::index;
 
 use std::ops::Range;
 
-use crate::store::{Home, Span};
+use crate::store::{Location, Span};
 
 /// Pages of a block.
 pub const BLOCK_PAGES: u64 = 16;
@@ -38,8 +38,8 @@ impl Block {
     }
 
     /// Place of one of its pages.
-    pub fn home(self, field: usize) -> Home {
-        Home { layer: self.layer, page: self.number * BLOCK_PAGES + field as u64 }
+    pub fn location(self, field: usize) -> Location {
+        Location { layer: self.layer, page: self.number * BLOCK_PAGES + field as u64 }
     }
 }
 
@@ -61,8 +61,8 @@ impl Part {
 
 /// Cuts a span at the ends of blocks.
 pub fn cut(span: Span) -> impl Iterator<Item = Part> {
-    let end = span.home.page + span.pages;
-    let mut page = span.home.page;
+    let end = span.location.page + span.pages;
+    let mut page = span.location.page;
     std::iter::from_fn(move || {
         if page >= end {
             return None;
@@ -71,7 +71,7 @@ pub fn cut(span: Span) -> impl Iterator<Item = Part> {
         let first = page % BLOCK_PAGES;
         let pages = (BLOCK_PAGES - first).min(end - page);
         page += pages;
-        Some(Part { block: Block { layer: span.home.layer, number }, fields: index(first)..index(first + pages) })
+        Some(Part { block: Block { layer: span.location.layer, number }, fields: index(first)..index(first + pages) })
     })
 }
 
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn a_span_is_cut_where_blocks_end() {
-        let span = Span { home: Home { layer: 1, page: 14 }, pages: 20 };
+        let span = Span { location: Location { layer: 1, page: 14 }, pages: 20 };
         let parts: Vec<_> = cut(span).map(|part| (part.block.number, part.fields.clone(), part.is_whole())).collect();
         assert_eq!(parts, [(0, 14..16, false), (1, 0..16, true), (2, 0..2, false)]);
     }
@@ -127,9 +127,9 @@ mod tests {
     proptest! {
         #[test]
         fn the_parts_of_a_span_are_its_pages_in_order(page in 0u64..1 << 40, pages in 0u64..200) {
-            let parts = cut(Span { home: Home { layer: 9, page }, pages });
-            let homes: Vec<_> = parts.flat_map(|part| part.fields.map(move |field| part.block.home(field).page)).collect();
-            prop_assert_eq!(homes, (page..page + pages).collect::<Vec<_>>());
+            let parts = cut(Span { location: Location { layer: 9, page }, pages });
+            let locations: Vec<_> = parts.flat_map(|part| part.fields.map(move |field| part.block.location(field).page)).collect();
+            prop_assert_eq!(locations, (page..page + pages).collect::<Vec<_>>());
         }
     }
 }

@@ -5,7 +5,7 @@ use std::io::{self, BufReader};
 use super::blocks::{self, Block, FIELDS, Part};
 use super::connection::Stream;
 use super::resp::{self, ErrorLine, Field, Reply, Requests};
-use crate::store::{GetRun, Home, PAGE_BYTES, PutRun, Span};
+use crate::store::{GetRun, Location, PAGE_BYTES, PutRun, Span};
 
 /// List of blocks, and an idempotent operation on each.
 pub trait Work {
@@ -118,7 +118,7 @@ pub struct Gets<'a> {
     blocks: Vec<Pages<&'a mut [u8]>>,
     page_bytes: usize,
     /// First page that was missing, or not whole.
-    pub lost: Option<(Home, Field)>,
+    pub lost: Option<(Location, Field)>,
 }
 
 impl<'a> Gets<'a> {
@@ -167,7 +167,7 @@ impl Work for Gets<'_> {
         let lost = &mut self.lost;
         resp::pages(input, places.iter_mut().map(|(_, place)| &mut **place), |at, field| {
             if field != Field::Whole {
-                lost.get_or_insert((block.home(fields[at]), field));
+                lost.get_or_insert((block.location(fields[at]), field));
             }
         })
     }

@@ -37,10 +37,10 @@ impl Store for Liar {
 
     fn put(&self, runs: &[PutRun<'_>]) -> Result<(), Error> {
         for run in runs {
-            for (page, bytes) in (run.home.page..).zip(run.bytes.chunks_exact(PAGE_BYTES_SEALED)) {
-                locked(&self.ever).push(((run.home.layer, page), bytes.to_vec()));
+            for (page, bytes) in (run.location.page..).zip(run.bytes.chunks_exact(PAGE_BYTES_SEALED)) {
+                locked(&self.ever).push(((run.location.layer, page), bytes.to_vec()));
                 if !*locked(&self.deaf) {
-                    locked(&self.now).insert((run.home.layer, page), bytes.to_vec());
+                    locked(&self.now).insert((run.location.layer, page), bytes.to_vec());
                 }
             }
         }
@@ -49,8 +49,8 @@ impl Store for Liar {
 
     fn get(&self, runs: &mut [GetRun<'_>]) -> Result<(), Error> {
         for run in runs {
-            for (page, place) in (run.home.page..).zip(run.bytes.chunks_exact_mut(PAGE_BYTES_SEALED)) {
-                match locked(&self.now).get(&(run.home.layer, page)) {
+            for (page, place) in (run.location.page..).zip(run.bytes.chunks_exact_mut(PAGE_BYTES_SEALED)) {
+                match locked(&self.now).get(&(run.location.layer, page)) {
                     Some(bytes) if bytes.len() == place.len() => place.copy_from_slice(bytes),
                     // As with Redis: a value of another length is lost.
                     _ => return Err(Error::Lost(Liar::trouble("not there, or not whole"))),
@@ -76,17 +76,17 @@ impl Store for Liar {
 
 const CIPHERS: [Cipher; 2] = [Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305];
 
-fn at((layer, page): Key) -> Home {
-    Home { layer, page }
+fn at((layer, page): Key) -> Location {
+    Location { layer, page }
 }
 
 fn put(store: &Sealed, key: Key, what: u8) -> Result<(), Error> {
-    store.put(&[PutRun { home: at(key), bytes: &[what; PAGE_BYTES] }])
+    store.put(&[PutRun { location: at(key), bytes: &[what; PAGE_BYTES] }])
 }
 
 fn get(store: &Sealed, key: Key) -> Result<u8, Error> {
     let mut page = [0xee; PAGE_BYTES];
-    store.get(&mut [GetRun { home: at(key), bytes: &mut page }])?;
+    store.get(&mut [GetRun { location: at(key), bytes: &mut page }])?;
     assert!(page.iter().all(|byte| *byte == page[0]));
     Ok(page[0])
 }
@@ -151,7 +151,7 @@ fn what_is_forgotten_does_not_come_back_and_what_was_not_acknowledged_is_not_bel
     for page in 0..200 {
         put(&store, (1, page), 1).unwrap();
     }
-    store.forget(&[Span { home: at((1, 50)), pages: 100 }]).unwrap();
+    store.forget(&[Span { location: at((1, 50)), pages: 100 }]).unwrap();
     found_out(&store, (1, 50));
     found_out(&store, (1, 149));
     assert_eq!((get(&store, (1, 49)), get(&store, (1, 150))), (Ok(1), Ok(1)));
@@ -238,7 +238,7 @@ proptest! {
                     truth.insert(key, locked(&liar.now)[&key].clone());
                 }
                 Event::Forget(key) => {
-                    store.forget(&[Span { home: at(key), pages: 1 }]).unwrap();
+                    store.forget(&[Span { location: at(key), pages: 1 }]).unwrap();
                     model.remove(&key);
                     truth.remove(&key);
                 }
