@@ -431,10 +431,11 @@ pub fn replay(files: &impl KernelFiles, directory: &Path, clients: &[&'static dy
     let ended = journals_in(directory, clients)?.into_iter().filter(|journal| !journal.writer.is_alive(files));
     let to_undo: Vec<UndoRecord> = ended.flat_map(|journal| journal.records).collect();
     let locks = Locks::take(files, clients, &to_undo);
-    let _lock = lock(directory)?;
+    let lock = lock(directory)?;
     let (living, dead): (Vec<_>, Vec<_>) =
         journals_in(directory, clients)?.into_iter().partition(|journal| journal.is_alive(files));
     let this_boot = boot(files);
+    let mut unwritten = Vec::new();
     for journal in dead {
         if !journal.is_of_boot(&this_boot) {
             remove(&journal.path)?;
@@ -464,9 +465,14 @@ pub fn replay(files: &impl KernelFiles, directory: &Path, clients: &[&'static dy
         }
         if failed.is_empty() && journal.unknown.is_empty() {
             remove(&journal.path)?;
-        } else {
-            journal.append_restored(done.difference(&failed))?;
+        } else if let Err(error) = journal.append_restored(done.difference(&failed)) {
+            // No other journal waits for it. The next replay restores these records once more.
+            unwritten.push(error);
         }
+    }
+    drop((lock, locks));
+    for error in unwritten {
+        tracing::debug!(%error, "restored settings not recorded");
     }
     Ok(replay)
 }

@@ -10,7 +10,8 @@
 //! counters tell the work of KSM, and neither the owners nor the number of present merged pages.
 //!
 //! **`smart_scan`** (Linux 6.7, on by default): ksmd skips a page that did not merge in earlier scans, at first every
-//! second scan, later eight of nine (`skip_age` in mm/ksm.c), and takes a skipped page out of the tree of unmerged pages. Two equal pages merge only when ksmd visits both in one scan, so pages that it visits in different scans stay
+//! second scan, later eight of nine (`skip_age` in mm/ksm.c), and takes a skipped page out of the tree of unmerged
+//! pages. Two equal pages merge only when ksmd visits both in one scan, so pages that it visits in different scans stay
 //! unmerged; a page that equals a merged one merges at its next visit. A live test saw no merge in 8,085 scans (6.12).
 //!
 //! Cost: a small file for each figure. `ksm_mergeable` goes over the mappings of the process. Side effects: none.
