@@ -124,9 +124,9 @@ impl Frames {
         for (place, byte) in link.iter_mut().zip(FOLDER.iter().chain(number.text().as_bytes())) {
             *place = *byte;
         }
-        let (link, buffer) = (link.as_ptr().expose_provenance(), name.len());
+        let (link, most) = (link.as_ptr().expose_provenance(), name.len());
         // SAFETY: reads our own text, which ends with a zero, and writes our own bytes.
-        let bytes = unsafe { call!(libc::SYS_readlink, link, name.as_mut_ptr().expose_provenance(), buffer) };
+        let bytes = unsafe { call!(libc::SYS_readlink, link, name.as_mut_ptr().expose_provenance(), most) };
         let found = usize::try_from(bytes).ok().and_then(|bytes| name.get(..bytes));
         found.and_then(|name| core::str::from_utf8(name).ok()).unwrap_or_default()
     }
@@ -135,7 +135,7 @@ impl Frames {
 const READ: (i64, &str) = (libc::SYS_pread64, "read");
 const WRITE: (i64, &str) = (libc::SYS_pwrite64, "write");
 
-const OF_ROOM: &str = "Make buffer there, or name a directory on a larger device with --store file:DIR.";
+const OF_ROOM: &str = "Make room there, or name a directory on a larger device with --store file:DIR.";
 const OF_DEVICE: &str =
     "Look at what the kernel says of the device (dmesg); name another directory with --store file:DIR.";
 

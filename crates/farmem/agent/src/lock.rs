@@ -52,12 +52,12 @@ impl lock::Word for Futex {
         let answer = unsafe {
             call!(libc::SYS_futex, self.0.as_ptr().addr(), libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG, value, most)
         };
-        let misses = answer == -i64::from(libc::ETIMEDOUT);
-        if misses && program::is_left_behind() {
+        let timed_out = answer == -i64::from(libc::ETIMEDOUT);
+        if timed_out && program::is_left_behind() {
             // The child of a vfork, whose parent was killed, maybe with the lock: it will never be released.
             kernel::end(128 + libc::SIGKILL);
         }
-        misses
+        timed_out
     }
 
     fn wake(&self, most: i32) {

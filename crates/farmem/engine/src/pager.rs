@@ -91,10 +91,10 @@ pub trait Machine {
     /// When the store has failed for good.
     fn write_store(&mut self, page: Page, slot: u32, pages: u32) -> Result<(), Self::Fatal>;
 
-    /// Fills slots from the batches' memory, from page `room` on. Empty slots get frames.
+    /// Fills slots from the batches' memory, from page `buffer` on. Empty slots get frames.
     fn unload(&mut self, buffer: u32, slot: u32, pages: u32);
 
-    /// Copies slots to the batches' memory, from page `room` on.
+    /// Copies slots to the batches' memory, from page `buffer` on.
     fn load(&mut self, slot: u32, buffer: u32, pages: u32);
 
     /// Waits until the oldest batch has completed.

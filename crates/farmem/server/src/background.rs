@@ -53,23 +53,23 @@ impl<'a> Worker<'a> {
     /// of this one.
     pub fn work(&mut self, which: u64, batches: &Batches<'_>, doorbell: &Doorbell<'_>, is_over: impl Fn() -> bool) {
         let mut number = which;
-        let mut batch_data = Instant::now();
+        let mut last_batch = Instant::now();
         while !is_over() {
             let seen = doorbell.submissions().load(SeqCst);
             match batches.run_batch(self, number) {
                 Ok(true) => {
                     number += WORKERS;
                     announce(doorbell);
-                    batch_data = Instant::now();
+                    last_batch = Instant::now();
                 }
-                Ok(false) if batch_data.elapsed() < SHORTLY => std::hint::spin_loop(),
+                Ok(false) if last_batch.elapsed() < SHORTLY => std::hint::spin_loop(),
                 Ok(false) => {
                     doorbell.masu_sleeps().fetch_add(1, SeqCst);
                     // Either the program sees that this thread sleeps, or this thread sees the batch.
                     fence(SeqCst);
                     if !batches.is_submitted(number) {
                         shared_memory::wait(doorbell.submissions(), seen, LOOK);
-                        batch_data = Instant::now();
+                        last_batch = Instant::now();
                     }
                     doorbell.masu_sleeps().fetch_sub(1, SeqCst);
                 }

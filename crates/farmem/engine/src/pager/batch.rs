@@ -74,7 +74,7 @@ const WRITE: u64 = 1;
 #[derive(Clone, Copy, Debug)]
 pub struct Batches<'a>(pub &'a [AtomicU64; BATCHES_WORDS]);
 
-/// Worker of the I/O batches: `room` is the number of the first page in the batches' memory.
+/// Worker of the I/O batches: `buffer` is the number of the first page in the batches' memory.
 pub trait BatchWorker {
     /// Reason of a failure.
     type Trouble;
@@ -315,8 +315,8 @@ impl Pager<'_> {
 
     /// Whether a batch reads this page.
     pub(super) fn is_being_fetched(&self, page: Page) -> bool {
-        let is_stored = |batch: Batch<'_>| batch.is_fetch() && batch.has(page);
-        self.entry(page).is_requested() && self.batches.in_flight().any(is_stored)
+        let reads_it = |batch: Batch<'_>| batch.is_fetch() && batch.has(page);
+        self.entry(page).is_requested() && self.batches.in_flight().any(reads_it)
     }
 
     /// Adds requests for the background. `page` is the page of `number`; requested pages lie in its chunk.

@@ -167,7 +167,7 @@ impl Sites {
         }
         let run_pages = window.pages.min(1 << MAX_UNIT_LOG2);
         let runs = fits(window.pages.div_ceil(run_pages));
-        let markers = if up { window.first_page } else { window.end_page() - 1 };
+        let marker = if up { window.first_page } else { window.end_page() - 1 };
         let (first_page, stride) = if up {
             stream.high = window.end_page();
             (window.first_page, i64::from(run_pages))
@@ -175,8 +175,8 @@ impl Sites {
             stream.low = window.first_page;
             (window.end_page() - u64::from(run_pages), -i64::from(run_pages))
         };
-        stream.trigger = markers.saturating_add(1);
-        plan.add_marker(markers);
+        stream.trigger = marker.saturating_add(1);
+        plan.add_marker(marker);
         plan.add(Series { first_page, stride, run_pages, runs, align_log2: u16::from(asked.limits.base_log2) });
     }
 

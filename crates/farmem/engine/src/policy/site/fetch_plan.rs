@@ -98,7 +98,7 @@ impl FetchPlan {
 
     /// Leaves `page` unmapped. False: the plan has no more space.
     pub(super) fn add_marker(&mut self, page: u64) -> bool {
-        let free = self.markers.iter_mut().find(|markers| **markers == NO_PAGE);
+        let free = self.markers.iter_mut().find(|marker| **marker == NO_PAGE);
         free.map(|free| *free = page).is_some()
     }
 
