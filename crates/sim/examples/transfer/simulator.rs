@@ -244,7 +244,7 @@ impl Simulator {
         }
         plan.probation |= self.queue.is_looping();
         assert!(plan.fetch.contains(page), "{plan:?} does not bring {page:#x}");
-        assert_eq!(plan.fetch, plan.fetch.within(area), "an plan stays in its mapping");
+        assert_eq!(plan.fetch, plan.fetch.within(area), "a plan stays in its mapping");
         assert!(!plan.has_marker(page));
         let began = self.now;
         match kind {
@@ -290,7 +290,7 @@ impl Simulator {
         for series in plan.ahead {
             for n in 0..series.runs {
                 let run = series.run(n, area);
-                assert_eq!(run, run.within(area), "an plan stays in its mapping");
+                assert_eq!(run, run.within(area), "a plan stays in its mapping");
                 self.bring_ahead(run, &plan, arrival, began);
             }
         }

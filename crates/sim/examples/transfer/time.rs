@@ -27,7 +27,7 @@ const FAULTS: u64 = 1_000_000;
 pub(super) fn decisions(out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "{:<12}{:>12}", "faults", "ns a fault")?;
     let mut random = Sequence(0);
-    decision("in plan", |n| n, out)?;
+    decision("in order", |n| n, out)?;
     decision("in steps", |n| n * 1000, out)?;
     decision("all over", |_| u64::from(random.below(AREA.pages)), out)
 }
