@@ -163,46 +163,6 @@ pub enum UnlockReason {
     Unwanted,
 }
 
-/// Event as a line for people, and in JSON with the words of the next release beside those of 0.1.0.
-#[derive(Debug, Serialize)]
-pub struct Line<'a> {
-    #[serde(flatten)]
-    event: &'a Event,
-    /// `event` in the next release, where it differs.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    event_next: Option<&'static str>,
-    /// `why` in the next release, where it differs.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    why_next: Option<&'static str>,
-}
-
-impl Line<'_> {
-    /// Line of an event.
-    pub fn of(event: &Event) -> Line<'_> {
-        let (event_next, why_next) = match event {
-            Event::Mlocked { .. } => (Some("mlocked"), None),
-            Event::Unlocked { reason: UnlockReason::Headroom { .. }, .. } => (Some("unlocked"), Some("headroom")),
-            Event::Unlocked { .. } => (Some("unlocked"), None),
-            Event::Phase { .. } => (Some("phase"), None),
-            Event::Written { .. } => (Some("written"), None),
-            Event::Skipped { .. } => (Some("skipped"), None),
-            Event::Dropped { .. }
-            | Event::Missed { .. }
-            | Event::Stream { .. }
-            | Event::Nothing { .. }
-            | Event::Moved { .. }
-            | Event::LeftOut(_) => (None, None),
-        };
-        Line { event, event_next, why_next }
-    }
-}
-
-impl fmt::Display for Line<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.event.fmt(f)
-    }
-}
-
 /// Totals at the end.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub struct Summary {
@@ -347,15 +307,13 @@ mod tests {
     }
 
     #[test]
-    fn json_has_the_old_words_beside_the_new_ones() {
-        let json = |event: &Event| serde_json::to_value(Line::of(event)).unwrap();
+    fn json_has_the_old_fields_beside_the_new_ones_and_the_old_events() {
+        let json = |event: &Event| serde_json::to_value(event).unwrap();
         let phase = Event::Phase { class: Class::Code, level: Level::NEVER, protected: true };
         let summary = serde_json::to_value(Summary::default()).unwrap();
         let (mlocked, unlocked, phase) = (json(&mlocked()), json(&unlocked()), json(&phase));
-        assert_eq!((&mlocked["event"], &mlocked["event_next"]), (&"pinned".into(), &"mlocked".into()));
-        assert_eq!((&unlocked["event"], &unlocked["event_next"]), (&"let_go".into(), &"unlocked".into()));
-        assert_eq!((&unlocked["why"], &unlocked["why_next"]), (&"room".into(), &"headroom".into()));
-        assert_eq!((&phase["event"], &phase["event_next"]), (&"turn".into(), &"phase".into()));
+        assert_eq!((&mlocked["event"], &unlocked["event"]), (&"pinned".into(), &"let_go".into()));
+        assert_eq!((&unlocked["why"], &phase["event"]), (&"room".into(), &"turn".into()));
         for (json, new, old) in [
             (&mlocked, "mlocked_bytes", "pinned_bytes"),
             (&mlocked["classes"][0], "mlocked_bytes", "pinned_bytes"),
@@ -368,7 +326,6 @@ mod tests {
         ] {
             assert!(!json[new].is_null() && json[new] == json[old], "{new}, {old}: {json}");
         }
-        assert!(json(&Event::Missed { bytes: Bytes(1) }).get("event_next").is_none());
     }
 
     #[test]

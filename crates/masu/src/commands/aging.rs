@@ -15,7 +15,7 @@ use access::insertions::{Filter, Membership};
 use aging::class::Class;
 use aging::daemon::{Daemon, DaemonError, Settings};
 use aging::levels::{Bounds, Level, Preferences};
-use aging::report::{Event, Line, Summary};
+use aging::report::{Event, Summary};
 use aging::scope::Scope;
 use aging::streams::Streams;
 use aging::{mlocks, plan};
@@ -394,7 +394,7 @@ impl Out {
     }
 
     fn event(&mut self, now: Duration, event: &Event) -> Result<(), Failure> {
-        self.line(&events::event(self.json, now, &Line::of(event))?)
+        self.line(&events::event(self.json, now, event)?)
     }
 
     fn ready(&mut self, wanted: &Wanted) -> Result<(), Failure> {
