@@ -33,7 +33,7 @@ pub enum Requirement {
     ReservedHuge,
     /// Merging of pages with the same content.
     Ksm,
-    /// KPF_KSM only on merged pages. Linux 6.10 to 7.1 set it for every anonymous page.
+    /// KPF_KSM only on merged pages. Linux from 6.10 sets it for every anonymous page, until a fix of July 2026.
     MergedFlag,
     /// Closing the holes in memory by moving pages together, when asked.
     Compaction,

@@ -8,8 +8,8 @@
 //! most of them.
 //!
 //! **KPF_KSM is set for every anonymous page** since Linux 6.10 (dee3d0bef2b0, "proc: rewrite stable_page_flags()", tests
-//! for one of two bits), until "fs/proc: fix KPF_KSM reported for all anonymous pages" (July 2026: Linux 7.2, 7.1.y and
-//! 6.18.y). 6.12.117 of Debian has the fault. [`FrameTable::tells_merged`] finds it by trying. `KSM:` of `smaps.rs` is
+//! for one of two bits), until "fs/proc: fix KPF_KSM reported for all anonymous pages" (July 2026, also in the
+//! later 7.1.y and 6.18.y). 6.12.117 of Debian has the fault. [`FrameTable::tells_merged`] finds it by trying. `KSM:` of `smaps.rs` is
 //! right on these kernels too.
 //!
 //! Cost: one `pread` of 8 bytes a frame; some 2 µs and 10 ns a frame for frames in a row. Side effect: none.

@@ -1,4 +1,4 @@
-//! Merged pages apart from pages shared by fork, where KPF_KSM does not tell (`linux::kpageflags`, Linux 6.10 to 7.1).
+//! Merged pages apart from pages shared by fork, where KPF_KSM does not tell (`linux::kpageflags`).
 //!
 //! There a page with several mappings has the flag in either case. A frame is merged for one of three reasons, the
 //! cheapest first:

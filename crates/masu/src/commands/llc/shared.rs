@@ -189,7 +189,7 @@ fn print(out: &mut impl Write, report: &Report, frames: Frames<'_>, of: Option<&
         writeln!(
             out,
             "{} more pages are merged or shared by fork, and not counted: this kernel flags every anonymous page as \
-             merged (KPF_KSM, Linux 6.10 to 7.1)",
+             merged (KPF_KSM, Linux from 6.10 until a fix of July 2026)",
             report.undecided_pages
         )?;
     }
