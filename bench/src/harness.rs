@@ -41,8 +41,8 @@ use serde_json::json;
 use crate::pairs::{Better, median, turns};
 use crate::report::{Report, Target, Unit, Versus};
 use crate::session::Session;
-use crate::superpages::tools::on_path;
 use crate::table::Table;
+use crate::tools::on_path;
 
 /// A choice on the command line: a condition, a program, a server.
 pub trait Choice: Copy + PartialEq {

@@ -6,7 +6,7 @@
 //! - `harness`: conditions, measurement in turns, metrics; its head shows a whole benchmark;
 //! - `pairs`, `table`, `plot`, `report`: from samples to a verdict, without I/O until the last step;
 //! - `host`, `warm_up`, `setting`, `thp`, `place`, `stop`: the machine, and restoring its state;
-//! - `children`, `workload`, `masu`, `tracker`, `process`: the programs that are run and watched;
+//! - `children`, `workload`, `masu`, `tracker`, `process`, `tools`: the programs that are run and watched;
 //! - `launch`, `side_by_side`: one program with its huge pages got in several ways;
 //! - `llc`: shared lines in the cache, and the simulator's cache;
 //! - `cgroup`, `file_mapping`, `aging`: a cgroup with little memory, and the residency of files in it.
@@ -49,6 +49,7 @@ pub mod startup;
 pub mod stop;
 pub mod superpages;
 pub mod thp;
+pub mod tools;
 pub mod torture;
 pub mod track;
 pub mod tracker;

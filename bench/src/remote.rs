@@ -20,7 +20,7 @@ use crate::harness::Choice as _;
 use crate::pairs::turns;
 use crate::report::Report;
 use crate::session::Session;
-use crate::superpages::tools::Missing;
+use crate::tools::Missing;
 
 mod cell;
 pub mod fault;

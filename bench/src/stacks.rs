@@ -16,8 +16,8 @@ use crate::process::{Resident, resident};
 use crate::report::{Report, Target, Unit, Versus};
 use crate::session::Session;
 use crate::side_by_side::of;
-use crate::superpages::tools;
 use crate::table::Table;
+use crate::tools;
 use crate::workload::Workload;
 
 /// Arguments of `masu-bench stacks`.

@@ -16,8 +16,8 @@ use crate::pairs::{Better, order_of_round};
 use crate::place::Place;
 use crate::report::{Report, Target, Unit, Versus};
 use crate::session::Session;
-use crate::superpages::tools;
 use crate::thp::{Guard, Mode};
+use crate::tools;
 use crate::workload::Workload;
 
 /// Arguments of `masu-bench startup`.

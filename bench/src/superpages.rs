@@ -21,7 +21,6 @@ use crate::side_by_side::{self, Runs, of, samples};
 use crate::workload::Reply;
 
 mod job;
-pub mod tools;
 
 use job::{Job, Ready};
 

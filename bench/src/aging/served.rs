@@ -23,7 +23,7 @@ use crate::launch::Program;
 use crate::masu::Masu;
 use crate::report::{Report, Target, Unit};
 use crate::session::Session;
-use crate::superpages::tools::Missing;
+use crate::tools::Missing;
 
 mod latency;
 mod nginx;

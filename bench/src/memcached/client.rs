@@ -11,7 +11,7 @@ use crate::children::OwnChild;
 use crate::latency::Latency;
 use crate::place::Place;
 use crate::session::Session;
-use crate::superpages::tools::{compile_c, on_path};
+use crate::tools::{compile_c, on_path};
 use crate::workload::{Reply, Workload};
 
 const SOURCE: &str = include_str!("../../workloads/memcached/load.c");

@@ -12,7 +12,7 @@ use crate::children::{OwnChild, free_port};
 use crate::place::{Place, Processors};
 use crate::redis::client::Client;
 use crate::stop::Stop;
-use crate::superpages::tools::on_path;
+use crate::tools::on_path;
 
 /// A running server.
 #[derive(Debug)]

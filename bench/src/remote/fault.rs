@@ -259,7 +259,7 @@ mod tests {
     use clap::Parser as _;
 
     use super::*;
-    use crate::superpages::tools::on_path;
+    use crate::tools::on_path;
 
     #[derive(clap::Parser)]
     struct Alone {

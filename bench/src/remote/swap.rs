@@ -14,7 +14,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use units::Bytes;
 
-use crate::superpages::tools;
+use crate::tools;
 
 /// Above any other swap area of the host: as long as ours is on, programs are swapped to it.
 const PRIORITY: &str = "32767";

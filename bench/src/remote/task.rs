@@ -12,7 +12,7 @@ use units::spread::Random;
 
 use crate::choices;
 use crate::launch::Program;
-use crate::superpages::tools::{Missing, compile_c, on_path, succeeds};
+use crate::tools::{Missing, compile_c, on_path, succeeds};
 
 choices! {
     /// One of the programs.

@@ -217,7 +217,7 @@ fn report(session: &Session, options: &Options, runs: &[Ran], missing: &[&str], 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::superpages::tools::on_path;
+    use crate::tools::on_path;
 
     #[test]
     fn what_the_program_says_is_understood() {

@@ -8,8 +8,8 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 use units::Bytes;
 
-use super::tools::{self, Missing};
 use crate::launch::Program;
+use crate::tools::{self, Missing};
 
 /// One of the programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]

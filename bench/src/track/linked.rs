@@ -11,8 +11,8 @@ use crate::children::describe;
 use crate::pairs::{Better, order_of_round};
 use crate::report::{Report, Target, Unit, Versus};
 use crate::session::Session;
-use crate::superpages::tools::on_path;
 use crate::table::Table;
+use crate::tools::on_path;
 use crate::workload::Reply;
 
 /// Rounds of the program's work that are counted, and that are timed.

@@ -11,7 +11,7 @@ use crate::children::OwnChild;
 use crate::masu::Masu;
 use crate::place::Place;
 use crate::session::Session;
-use crate::superpages::tools::compile_c;
+use crate::tools::compile_c;
 use crate::workload::{Reply, Workload};
 
 const TRACKED: &str = include_str!("../../workloads/track/tracked.c");

@@ -18,7 +18,7 @@ use crate::latency::Latency;
 use crate::launch::Program;
 use crate::place::Place;
 use crate::session::Session;
-use crate::superpages::tools::{Missing, on_path};
+use crate::tools::{Missing, on_path};
 use units::spread::Random;
 
 const FILE_BYTES: usize = 64 << 10;

@@ -18,7 +18,7 @@ use crate::latency::Latency;
 use crate::launch::Program;
 use crate::place::Place;
 use crate::session::Session;
-use crate::superpages::tools::{Missing, finished};
+use crate::tools::{Missing, finished};
 
 const USER: &str = "postgres";
 
