@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use hugepages::report::Report as AttachReport;
 use units::Bytes;
 
-use crate::pairs::{median, order_of_round};
+use crate::harness::Runs;
 use crate::place::Place;
 use crate::process::{Resident, resident};
 use crate::random::Keys;
@@ -41,7 +41,6 @@ struct Condition {
     name: &'static str,
     server: Server,
     client: Client,
-    gets_per_s: Vec<f64>,
 }
 
 /// Runs the benchmark.
@@ -75,14 +74,12 @@ pub fn run(session: &Session, options: &Options) -> Result<()> {
     servers[1].client.check(options.keys, VALUE_BYTES).context("after masu")?;
 
     let time = Duration::from_millis(options.segment_ms);
-    for round in 0..options.rounds {
-        session.progress(&format!("measuring, round {} of {}", round + 1, options.rounds));
-        for nth in order_of_round(round, servers.len()) {
-            let Condition { client, gets_per_s, .. } = &mut servers[nth];
-            gets_per_s.push(client.get_while(&pool, VALUE_BYTES, &session.stop, |since| since < time)?.0);
-        }
-    }
-    println!("\n{}\n{}", table(&servers)?, explained(&report));
+    let names = servers.each_ref().map(|condition| condition.name);
+    let mut gets_per_s = Runs::default();
+    gets_per_s.measure(session, options.rounds, "", &names, |turn| {
+        Ok(servers[turn.nth].client.get_while(&pool, VALUE_BYTES, &session.stop, |since| since < time)?.0)
+    })?;
+    println!("\n{}\n{}", table(&servers, &gets_per_s)?, explained(&report));
     Ok(())
 }
 
@@ -92,14 +89,14 @@ fn loaded(name: &'static str, session: &Session, options: &Options) -> Result<Co
     let mut client = server.client()?;
     client.load(0, options.keys, VALUE_BYTES, &session.stop)?;
     client.check(options.keys, VALUE_BYTES)?;
-    Ok(Condition { name, server, client, gets_per_s: Vec::new() })
+    Ok(Condition { name, server, client })
 }
 
-fn table(servers: &[Condition]) -> Result<Table> {
+fn table(servers: &[Condition], gets_per_s: &Runs<&'static str, f64>) -> Result<Table> {
     let mut table = Table::new(["redis-server", "GET", "", "resident memory", "", "on huge pages"]);
     let mut first: Option<(f64, Resident)> = None;
-    for Condition { name, server, gets_per_s, .. } in servers {
-        let (speed, memory) = (median(gets_per_s).unwrap_or(0.0), resident(server.pid())?);
+    for Condition { name, server, .. } in servers {
+        let (speed, memory) = (gets_per_s.median("", *name, |rate| *rate).unwrap_or(f64::NAN), resident(server.pid())?);
         let signed = |growth: f64| format!("{:+.1} %", growth * 100.0);
         table.row([
             (*name).to_owned(),

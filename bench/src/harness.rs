@@ -97,7 +97,8 @@ macro_rules! choices {
 
             fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
                 use $crate::harness::Choice as _;
-                Some(clap::builder::PossibleValue::new(self.name()).help(self.title()))
+                let value = clap::builder::PossibleValue::new(self.name());
+                Some(if self.title() == self.name() { value } else { value.help(self.title()) })
             }
         }
 

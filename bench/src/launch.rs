@@ -13,7 +13,6 @@
 //! of one process walks its page tables, and costs more the smaller its pages are.
 
 use std::ffi::OsString;
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
@@ -24,45 +23,28 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
 
 use crate::children::{Ended, OwnChild, Usage, describe};
+use crate::choices;
+use crate::harness::Runs;
 use crate::host::{VmCounters, huge_pages_in_use};
 use crate::masu::{Masu, run_report};
 use crate::place::Place;
 use crate::session::Session;
 use crate::thp::{Guard, Mode};
+use crate::workload::Reply;
 
-/// A way in which a program gets huge pages, or gets none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, clap::ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum Policy {
-    /// No huge pages at all.
-    #[value(name = "4k")]
-    #[serde(rename = "4k")]
-    Small,
-    /// The kernel gives them to all programs.
-    Always,
-    /// glibc's malloc advises them.
-    Glibc,
-    /// jemalloc advises them.
-    Jemalloc,
-    /// masu advises them, for the first touch.
-    Touch,
-    /// The same, also for stacks.
-    TouchStack,
+choices! {
+    /// A way in which a program gets huge pages, or gets none.
+    pub enum Policy {
+        Small = "4k", "4k";
+        Always = "always", "always";
+        Glibc = "glibc", "glibc";
+        Jemalloc = "jemalloc", "jemalloc";
+        Touch = "touch", "touch";
+        TouchStack = "touch-stack", "touch-stack";
+    }
 }
 
 impl Policy {
-    /// Name on the command line and in tables.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Policy::Small => "4k",
-            Policy::Always => "always",
-            Policy::Glibc => "glibc",
-            Policy::Jemalloc => "jemalloc",
-            Policy::Touch => "touch",
-            Policy::TouchStack => "touch-stack",
-        }
-    }
-
     /// The host's switch while such a program runs.
     const fn mode(self) -> Mode {
         match self {
@@ -79,12 +61,6 @@ impl Policy {
             Policy::TouchStack => Some(&["--huge", "touch", "--stack"]),
             _ => None,
         }
-    }
-}
-
-impl fmt::Display for Policy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }
 
@@ -128,13 +104,11 @@ impl Program {
     }
 }
 
-/// The ways that this host offers.
+/// Starts programs in the ways that this host offers.
 #[derive(Debug)]
 pub struct Launcher {
     masu: Option<Masu>,
     jemalloc: Option<PathBuf>,
-    offered: Vec<Policy>,
-    skipped: Vec<String>,
 }
 
 /// A program that was started in one of the ways. Dropped, it is ended first, and then the host's setting is restored.
@@ -168,6 +142,8 @@ pub struct Run {
     pub huge_faults_refused: u64,
     /// masu's report.
     pub report: Option<RunReport>,
+    /// Time after the first touch of the memory, where the program reports it.
+    pub work_s: Option<f64>,
     /// Lines of standard output.
     #[serde(skip)]
     pub lines: Vec<String>,
@@ -181,42 +157,35 @@ const JEMALLOC: [&str; 3] =
 const EVERY: Duration = Duration::from_millis(20);
 
 impl Launcher {
-    /// Finds out which of the `wanted` ways this host offers.
+    /// Finds the `wanted` ways that this host offers, and notes the others in `runs`.
     ///
     /// # Errors
     /// When masu is wanted and is not built, or nothing is left.
-    pub fn offering(session: &Session, wanted: &[Policy]) -> Result<Launcher> {
+    pub fn offering<S>(
+        session: &Session,
+        wanted: &[Policy],
+        runs: &mut Runs<Policy, S>,
+    ) -> Result<(Launcher, Vec<Policy>)> {
         let needs_masu = wanted.iter().any(|policy| policy.of_masu().is_some());
         let masu = if needs_masu { Some(session.masu()?) } else { None };
         let knows_run = masu.as_ref().map_or(Ok(false), Masu::knows_run)?;
         let jemalloc = JEMALLOC.iter().map(PathBuf::from).find(|path| path.exists());
-        let (mut offered, mut skipped) = (Vec::new(), Vec::new());
+        let (mut offered, mut obstacles) = (Vec::new(), Vec::new());
         for &policy in wanted {
             let obstacle = match policy {
                 _ if offered.contains(&policy) => continue,
-                Policy::Jemalloc if jemalloc.is_none() => {
-                    Some("libjemalloc.so.2 is not installed (Debian: libjemalloc2)")
+                Policy::Jemalloc if jemalloc.is_none() => "libjemalloc.so.2 is not installed (Debian: libjemalloc2)",
+                Policy::Touch | Policy::TouchStack if !knows_run => "this masu does not know the command `run`",
+                _ => {
+                    offered.push(policy);
+                    continue;
                 }
-                Policy::Touch | Policy::TouchStack if !knows_run => Some("this masu does not know the command `run`"),
-                _ => None,
             };
-            match obstacle {
-                Some(reason) => skipped.push(format!("skipped: {policy}: {reason}")),
-                None => offered.push(policy),
-            }
+            runs.skip(policy, obstacle);
+            obstacles.push(obstacle);
         }
-        ensure!(!offered.is_empty(), "nothing to measure\n    {}", skipped.join("\n    "));
-        Ok(Launcher { masu, jemalloc, offered, skipped })
-    }
-
-    /// Available ways, in the requested order.
-    pub fn offered(&self) -> &[Policy] {
-        &self.offered
-    }
-
-    /// Unavailable ways, with the reason.
-    pub fn skipped(&self) -> &[String] {
-        &self.skipped
+        ensure!(!offered.is_empty(), "nothing to measure: {}", obstacles.join("; "));
+        Ok((Launcher { masu, jemalloc }, offered))
     }
 
     /// Starts `program` in the way `policy`.
@@ -284,6 +253,7 @@ impl Launcher {
             huge_faults: counted.huge_faults,
             huge_faults_refused: counted.huge_faults_refused,
             report,
+            work_s: lines.iter().rev().find_map(|line| Reply::of(line).number("work_s").ok()),
             lines,
         })
     }
@@ -312,17 +282,7 @@ impl Launched {
 
 #[cfg(test)]
 mod tests {
-    use clap::ValueEnum as _;
-
     use super::*;
-
-    #[test]
-    fn a_way_is_named_alike_on_the_command_line_in_tables_and_in_saved_samples() {
-        for policy in Policy::value_variants() {
-            assert_eq!(Policy::from_str(policy.name(), false), Ok(*policy));
-            assert_eq!(serde_json::to_value(policy).unwrap(), policy.name());
-        }
-    }
 
     #[test]
     fn only_masu_is_told_anything_before_the_program() {

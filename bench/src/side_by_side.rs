@@ -1,5 +1,6 @@
 //! Several ways of getting huge pages, compared with two baselines: no huge pages, and the kernel's own setting.
 
+use crate::harness::{Choice as _, Row, Runs, median_of, or_dash};
 use crate::launch::{Policy, Run};
 use crate::pairs::{Better, Comparison, Verdict, median};
 use crate::report::Unit;
@@ -12,17 +13,9 @@ pub const BASELINES: [Policy; 2] = [Policy::Small, Policy::Always];
 /// Huge pages that may come and go elsewhere on a host while a program runs.
 const FEW: u64 = 8;
 
-/// Runs of one program in one way, a run for each round.
-pub type Runs = (Policy, Vec<Run>);
-
 /// One figure of each run.
-pub fn samples(runs: &[Run], figure: impl Fn(&Run) -> f64) -> Vec<f64> {
+fn samples(runs: &[Run], figure: impl Fn(&Run) -> f64) -> Vec<f64> {
     runs.iter().map(figure).collect()
-}
-
-/// The samples of `policy` among `all`.
-pub fn of<T>(all: &[(Policy, T)], policy: Policy) -> Option<&T> {
-    all.iter().find(|(other, _)| *other == policy).map(|(_, samples)| samples)
 }
 
 /// A comparison of paired samples, the same each time.
@@ -36,8 +29,8 @@ pub fn ratio_with_interval(found: Option<Comparison>) -> String {
     found.map_or_else(|| "–".into(), print)
 }
 
-/// One line for each way: its run time against both baselines, its cost, and the cause of a loss.
-pub fn table(all: &[Runs]) -> Table {
+/// One line for each way of running `subject`: its run time against both baselines, its cost, and the cause of a loss.
+pub fn table(all: &Runs<Policy, Run>, subject: &str) -> Table {
     let mut table = Table::new([
         "",
         "run time",
@@ -49,11 +42,11 @@ pub fn table(all: &[Runs]) -> Table {
         "page faults",
         "where it loses",
     ]);
-    for (policy, runs) in all {
-        let middle = |figure: &dyn Fn(&Run) -> f64| median(&samples(runs, figure)).unwrap_or(f64::NAN);
+    for Row { way: policy, samples: runs, .. } in all.rows().iter().filter(|row| row.subject == subject) {
+        let middle = |unit, figure: &dyn Fn(&Run) -> f64| or_dash(unit, median_of(runs, figure));
         let times = samples(runs, |run| run.run_s);
-        let against = |baseline: Policy| -> Option<Comparison> {
-            let base = of(all, baseline).filter(|_| baseline != *policy)?;
+        let against = |baseline: Policy| {
+            let base = if baseline == *policy { &[] } else { all.of(subject, baseline) };
             compare(&samples(base, |run| run.run_s), &times)
         };
         let [over_small, over_always] = BASELINES.map(against);
@@ -66,13 +59,13 @@ pub fn table(all: &[Runs]) -> Table {
         }
         table.row([
             policy.name().to_owned(),
-            Unit::Seconds.print(middle(&|run| run.run_s)),
+            middle(Unit::Seconds, &|run| run.run_s),
             ratio_with_interval(over_small),
             ratio_with_interval(over_always),
-            Unit::Bytes.print(middle(&|run| run.usage.rss_peak_bytes as f64)),
+            middle(Unit::Bytes, &|run| run.usage.rss_peak_bytes as f64),
             range(&samples(runs, |run| run.huge_pages_peak as f64)),
             refused_share(runs).map_or_else(|| "–".into(), |share| format!("{:.0} %", share * 100.0)),
-            Unit::Count.print(middle(&|run| (run.usage.minor_faults + run.usage.major_faults) as f64)),
+            middle(Unit::Count, &|run| (run.usage.minor_faults + run.usage.major_faults) as f64),
             loses.join("; "),
         ]);
     }
@@ -85,7 +78,7 @@ fn range(counts: &[f64]) -> String {
     if high > 2.0 * low + 2.0 * FEW as f64 {
         format!("{low:.0} … {high:.0}")
     } else {
-        median(counts).map_or_else(|| "–".into(), |middle| Unit::Count.print(middle))
+        or_dash(Unit::Count, median(counts))
     }
 }
 
@@ -143,18 +136,18 @@ mod tests {
             huge_faults,
             huge_faults_refused,
             report: None,
+            work_s: None,
             lines: Vec::new(),
         }
     }
 
     #[test]
     fn a_losing_way_stays_in_the_table_with_its_cause() {
-        let all: Vec<Runs> = vec![
-            (Policy::Small, vec![run(2.0, 0, 0); 6]),
-            (Policy::Always, vec![run(1.0, 100, 0); 6]),
-            (Policy::Glibc, vec![run(2.5, 10, 90); 6]),
-        ];
-        let text = table(&all).to_string();
+        let mut all = Runs::default();
+        all.push("x", Policy::Small, vec![run(2.0, 0, 0); 6]);
+        all.push("x", Policy::Always, vec![run(1.0, 100, 0); 6]);
+        all.push("x", Policy::Glibc, vec![run(2.5, 10, 90); 6]);
+        let text = table(&all, "x").to_string();
         let line = |name: &str| text.lines().find(|line| line.starts_with(name)).unwrap().to_owned();
         assert!(line("always").contains("0.500 (0.500 … 0.500)") && !line("always").contains("slower"), "{text}");
         assert!(line("4k").contains("slower than always; each page"), "{text}");
@@ -210,7 +203,9 @@ mod tests {
 
     #[test]
     fn few_rounds_accuse_nobody() {
-        let all: Vec<Runs> = vec![(Policy::Small, vec![run(1.0, 0, 0); 2]), (Policy::Glibc, vec![run(9.0, 0, 0); 2])];
-        assert!(!table(&all).to_string().contains("slower"));
+        let mut all = Runs::default();
+        all.push("", Policy::Small, vec![run(1.0, 0, 0); 2]);
+        all.push("", Policy::Glibc, vec![run(9.0, 0, 0); 2]);
+        assert!(!table(&all, "").to_string().contains("slower"));
     }
 }

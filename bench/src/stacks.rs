@@ -10,13 +10,11 @@ use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use units::Bytes;
 
+use crate::harness::{Column, Metric, Runs, median_of};
 use crate::launch::{Launcher, Policy, Program};
-use crate::pairs::{Better, median, order_of_round};
 use crate::process::{Resident, resident};
-use crate::report::{Report, Target, Unit, Versus};
+use crate::report::{Report, Target, Unit};
 use crate::session::Session;
-use crate::side_by_side::of;
-use crate::table::Table;
 use crate::tools;
 use crate::workload::Workload;
 
@@ -62,54 +60,32 @@ impl Rest {
     }
 }
 
-#[derive(Debug, Serialize)]
-struct Measured {
-    name: &'static str,
-    rests: Vec<(Policy, Vec<Rest>)>,
-}
-
 /// Runs the benchmark.
 ///
 /// # Errors
 /// When masu is missing, a program fails, or we are interrupted.
 pub fn run(session: &Session, options: &Options) -> Result<()> {
     ensure!(options.threads > 0 && options.pairs > 0, "expected --threads and --pairs of 1 or more");
-    let launcher = Launcher::offering(session, &options.policies)?;
+    let mut runs = Runs::default();
+    let (launcher, policies) = Launcher::offering(session, &options.policies, &mut runs)?;
     let count = options.threads.to_string();
     let arguments = ["--threads".to_owned(), count.clone(), "--stack".into(), options.stack.0.to_string()];
-    let native = Program::workload("workload-stacks", arguments)?;
+    let mut programs = vec![("native threads", Program::workload("workload-stacks", arguments)?)];
     let folder = tempfile::tempdir().context("cannot make a folder for programs")?;
-    let source = include_str!("../workloads/jvm/ManyThreads.java");
-    let mut all = vec![one(session, options, &launcher, "native threads", &native)?];
-    let mut skipped = Vec::new();
-    match if options.no_jvm { None } else { Some(tools::compile_java(folder.path(), "ManyThreads", source)?) } {
-        Some(Ok(java)) => {
-            let arguments = ["-cp".to_owned(), folder.path().display().to_string(), "ManyThreads".into(), count];
-            all.push(one(session, options, &launcher, "Java threads", &Program::at(java, arguments))?);
-        }
-        Some(Err(missing)) => skipped.push(format!("skipped: Java threads: {missing}")),
-        None => {}
-    }
-    report(session, options, &launcher, &all, skipped).finish(session.save)
-}
-
-fn one(
-    session: &Session,
-    options: &Options,
-    launcher: &Launcher,
-    name: &'static str,
-    program: &Program,
-) -> Result<Measured> {
-    let policies = launcher.offered();
-    let mut rests: Vec<(Policy, Vec<Rest>)> = policies.iter().map(|policy| (*policy, Vec::new())).collect();
-    for round in 0..options.pairs {
-        for nth in order_of_round(round, policies.len()) {
-            let policy = policies[nth];
-            session.progress(&format!("{name}, round {} of {}: {policy}", round + 1, options.pairs));
-            rests[nth].1.push(at_rest(session, options, launcher, policy, program)?);
+    if !options.no_jvm {
+        let source = include_str!("../workloads/jvm/ManyThreads.java");
+        let arguments = ["-cp".to_owned(), folder.path().display().to_string(), "ManyThreads".into(), count];
+        match tools::compile_java(folder.path(), "ManyThreads", source)? {
+            Ok(java) => programs.push(("Java threads", Program::at(java, arguments))),
+            Err(missing) => runs.skip("Java threads", missing),
         }
     }
-    Ok(Measured { name, rests })
+    for (name, program) in &programs {
+        runs.measure(session, options.pairs, name, &policies, |turn| {
+            at_rest(session, options, &launcher, turn.way, program)
+        })?;
+    }
+    runs.finish(report(session, options, &runs), session)
 }
 
 fn at_rest(
@@ -119,65 +95,42 @@ fn at_rest(
     policy: Policy,
     program: &Program,
 ) -> Result<Rest> {
-    let launched = launcher.start(session, policy, program)?;
-    let (child, held) = launched.split();
+    let (child, _held) = launcher.start(session, policy, program)?.split();
     let workload = Workload::greet(child, &program.path.display().to_string(), &session.stop)?;
     session.stop.sleep(Duration::from_millis(options.rest_ms))?;
     // Under `masu run` our child is masu; the program prints its own process id.
     let pid = u32::try_from(workload.ready().whole("pid")?)?;
     let rest = Rest { threads: workload.ready().whole("threads")?, resident: resident(pid)? };
     workload.end(LIMIT, &session.stop)?;
-    drop(held);
     Ok(rest)
 }
 
-fn report(session: &Session, options: &Options, launcher: &Launcher, all: &[Measured], skipped: Vec<String>) -> Report {
+fn report(session: &Session, options: &Options, runs: &Runs<Policy, Rest>) -> Report {
     let title = format!("stacks: memory at rest of {} threads with stacks of {}", options.threads, options.stack);
     let mut report = Report::new("stacks", title, &session.host);
-    for this in [Policy::Always, Policy::Touch, Policy::TouchStack] {
-        let versus = Versus { baseline: Policy::Small.name(), this: this.name() };
-        for Measured { name, rests } in all {
-            let (Some(base), Some(at)) = (of(rests, Policy::Small), of(rests, this)) else { continue };
-            let memory =
-                |rests: &[Rest]| -> Vec<f64> { rests.iter().map(|rest| rest.scaled_to(options.threads)).collect() };
-            report.compare(name, Unit::Bytes, Better::Less, versus, (&memory(base), &memory(at)));
-            if this == Policy::Touch {
-                report.target(Target::AtMost(1.10));
-            }
-        }
-    }
-    report.table("Each program at rest (medians):", at_rest_table(all));
-    let started = all.iter().flat_map(|measured| measured.rests.iter().flat_map(|(_, rests)| rests));
+    let memory = Metric::less("", Unit::Bytes, |rest: &Rest| rest.scaled_to(options.threads));
+    let pairs = [Policy::Always, Policy::Touch, Policy::TouchStack].map(|this| (Policy::Small, this));
+    runs.compare(&mut report, &pairs, &[memory.target(Policy::Touch, Target::AtMost(1.10))]);
+    runs.table(&mut report, "Each program at rest (medians):", &columns());
+    let started = runs.rows().iter().flat_map(|row| &row.samples);
     if started.into_iter().any(|rest| rest.threads < u64::from(options.threads)) {
         report.note(
             "Memory ran short before the last thread somewhere: its memory is scaled up from those that were started.",
         );
     }
-    for note in launcher.skipped().iter().cloned().chain(skipped) {
-        report.note(note);
-    }
-    report.sample("at_rest", all);
     report
 }
 
-fn at_rest_table(all: &[Measured]) -> Table {
-    let mut table = Table::new(["", "", "threads", "resident memory", "per thread", "on huge pages"]);
-    for Measured { name, rests } in all {
-        for (nth, (policy, rests)) in rests.iter().enumerate() {
-            let middle = |figure: &dyn Fn(&Rest) -> f64| {
-                median(&rests.iter().map(figure).collect::<Vec<_>>()).unwrap_or(f64::NAN)
-            };
-            table.row([
-                if nth == 0 { (*name).to_owned() } else { String::new() },
-                policy.name().to_owned(),
-                Unit::Count.print(middle(&|rest| rest.threads as f64)),
-                Unit::Bytes.print(middle(&|rest| rest.resident.rss_bytes.0 as f64)),
-                format!("{:.1} KiB", middle(&|rest| rest.scaled_to(1)) / 1024.0),
-                Unit::Bytes.print(middle(&|rest| rest.resident.anon_huge_bytes.0 as f64)),
-            ]);
-        }
-    }
-    table
+fn columns() -> [Column<'static, Rest>; 4] {
+    let per_thread = |rests: &[Rest]| median_of(rests, |rest| rest.scaled_to(1) / 1024.0);
+    [
+        Column::median("threads", Unit::Count, |rest: &Rest| rest.threads as f64),
+        Column::median("resident memory", Unit::Bytes, |rest: &Rest| rest.resident.rss_bytes.0 as f64),
+        Column::new("per thread", move |rests| {
+            per_thread(rests).map_or_else(|| "–".into(), |kib| format!("{kib:.1} KiB"))
+        }),
+        Column::median("on huge pages", Unit::Bytes, |rest: &Rest| rest.resident.anon_huge_bytes.0 as f64),
+    ]
 }
 
 #[cfg(test)]
@@ -196,10 +149,11 @@ mod tests {
     }
 
     #[test]
-    fn the_table_names_a_program_once() {
-        let rests = vec![(Policy::Small, vec![rest(10, 1)]), (Policy::Touch, vec![rest(10, 2)])];
-        let text = at_rest_table(&[Measured { name: "native threads", rests }]).to_string();
-        assert_eq!(text.matches("native threads").count(), 1);
+    fn memory_is_shown_per_thread() {
+        let mut runs = Runs::default();
+        runs.push("native threads", Policy::Small, vec![rest(10, 1)]);
+        runs.push("native threads", Policy::Touch, vec![rest(10, 2)]);
+        let text = runs.as_table(&columns()).to_string();
         assert!(text.contains("102.4 KiB") && text.contains("204.8 KiB"), "{text}");
     }
 }

@@ -5,14 +5,16 @@
 //! `workloads/churn.rs`, in turns: started directly, by `masu run`, and by `masu run` with MASU_DISABLE=1, where each
 //! call should go straight through.
 
+use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
 use crate::children::{OwnChild, describe};
+use crate::harness::{Metric, Runs};
+use crate::launch::Program;
 use crate::masu::Masu;
-use crate::pairs::{Better, order_of_round};
 use crate::place::Place;
 use crate::report::{Report, Target, Unit, Versus};
 use crate::session::Session;
@@ -62,86 +64,74 @@ pub fn run(session: &Session, options: &Options) -> Result<()> {
     // Without the command the baselines are still measured, so that the rest of the benchmark is known to work.
     let [starts, hooks] = if known { [STARTS.len(), HOOKS.len()] } else { [1, 1] };
     let _guard = Guard::turn(Mode::Madvise)?;
-    let times = start_often(session, options, &masu, starts)?;
-    let rates = churn(session, options, &masu, hooks)?;
-    for nth in 1..starts {
-        let versus = Versus { baseline: STARTS[0].0, this: STARTS[nth].0 };
-        report.differ("start to end", Unit::Milliseconds, versus, (&times[0], &times[nth]));
-        if nth == 1 {
+    let times = start_often(session, options, &masu, &STARTS.map(|(name, _)| name)[..starts])?;
+    let mut rates = churn(session, options, &masu, &HOOKS[..hooks])?;
+    for (baseline, this) in times.against(STARTS[0].0) {
+        let samples = (times.of("", baseline), times.of("", this));
+        report.differ("start to end", Unit::Milliseconds, Versus { baseline, this }, samples);
+        if this == STARTS[1].0 {
             report.target(Target::AtMost(5.0));
         }
     }
-    for nth in 1..hooks {
-        let versus = Versus { baseline: HOOKS[0], this: HOOKS[nth] };
-        for (call, (_, what)) in CALLS.iter().enumerate() {
-            report.compare(what, Unit::PerSecond, Better::More, versus, (&rates[0][call], &rates[nth][call]));
-        }
-    }
+    rates.compare(&mut report, &rates.against(HOOKS[0]), &[Metric::more("", Unit::PerSecond, |rate: &f64| *rate)]);
     if !known {
-        report.note("skipped: touch: this masu does not know the command `run`");
+        rates.skip("touch", "this masu does not know the command `run`");
     }
-    report.sample("starts_ms", &times);
-    report.sample("calls_per_s", &rates);
-    report.finish(session.save)
+    report.sample("starts_ms", times.samples());
+    rates.finish(report, session)
 }
 
-/// Milliseconds from start to end, in turns, for the first `conditions` of [`STARTS`].
-fn start_often(session: &Session, options: &Options, masu: &Masu, conditions: usize) -> Result<Vec<Vec<f64>>> {
-    session.progress("starting `true`");
+/// Milliseconds from start to end, for some of [`STARTS`].
+fn start_often(
+    session: &Session,
+    options: &Options,
+    masu: &Masu,
+    names: &[&'static str],
+) -> Result<Runs<&'static str, f64>> {
     let program = tools::on_path("true").context("there is no `true` on the PATH")?;
-    let mut times = vec![Vec::new(); conditions];
-    for round in 0..options.starts {
-        session.stop.check()?;
-        for nth in order_of_round(round, conditions) {
-            let (name, arguments) = STARTS[nth];
-            let mut command = if nth == 0 {
-                Command::new(&program)
-            } else {
-                let mut command = masu.run(arguments, None);
-                command.arg(&program);
-                command
-            };
-            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-            let begun = Instant::now();
-            let status = command.status().with_context(|| format!("cannot start {name}"))?;
-            times[nth].push(begun.elapsed().as_secs_f64() * 1e3);
-            ensure!(status.success(), "{name} {}", describe(status));
-        }
-    }
+    let mut times = Runs::default();
+    times.measure(session, options.starts, "", names, |turn| {
+        let mut command = started(masu, STARTS[turn.nth].1, &program);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let begun = Instant::now();
+        let status = command.status().context("cannot start it")?;
+        let took_ms = begun.elapsed().as_secs_f64() * 1e3;
+        ensure!(status.success(), "it {}", describe(status));
+        Ok(took_ms)
+    })?;
     Ok(times)
 }
 
-/// Calls per second, for the first `conditions` of [`HOOKS`], by [`CALLS`] and round.
-fn churn(session: &Session, options: &Options, masu: &Masu, conditions: usize) -> Result<Vec<Vec<Vec<f64>>>> {
-    let path = std::env::current_exe()?.with_file_name("workload-churn");
-    ensure!(path.exists(), "{} is not built. Run `cargo build --release -p bench` first.", path.display());
-    let start = |nth: usize| -> Result<Workload> {
-        let mut command = if nth == 0 {
-            Command::new(&path)
-        } else {
-            let mut command = masu.run(STARTS[1].1, None);
-            command.arg(&path);
-            command
-        };
+/// Command that starts `program` by `masu run`, or directly where that has no arguments.
+fn started(masu: &Masu, arguments: &[&str], program: &Path) -> Command {
+    if arguments.is_empty() {
+        return Command::new(program);
+    }
+    let mut command = masu.run(arguments, None);
+    command.arg(program);
+    command
+}
+
+/// Calls per second by [`CALLS`], for some of [`HOOKS`].
+fn churn(session: &Session, options: &Options, masu: &Masu, hooks: &[&'static str]) -> Result<Runs<&'static str, f64>> {
+    let program = Program::workload("workload-churn", [""; 0])?.path;
+    let start = |hook: &&str| -> Result<Workload> {
+        let mut command = started(masu, if *hook == HOOKS[0] { &[] } else { STARTS[1].1 }, &program);
         command.env_remove("MASU_DISABLE");
-        if nth == 2 {
+        if *hook == HOOKS[2] {
             command.env("MASU_DISABLE", "1");
         }
         // Never do two of them run at a time; on one processor, none is measured on a faster one.
         let child = OwnChild::start(command, &session.processors, Place::Only(0))?;
         Workload::greet(child, "workload-churn", &session.stop)
     };
-    let mut programs: Vec<Workload> = (0..conditions).map(start).collect::<Result<_>>()?;
-    let mut rates = vec![vec![Vec::new(); CALLS.len()]; conditions];
-    let limit = std::time::Duration::from_secs(60);
-    for round in 0..options.pairs {
-        session.progress(&format!("asking for memory, round {} of {}", round + 1, options.pairs));
-        for (call, (words, _)) in CALLS.iter().enumerate() {
-            for nth in order_of_round(round, conditions) {
-                let reply = programs[nth].ask(&format!("{words} {}", options.segment_ms), limit, &session.stop)?;
-                rates[nth][call].push(reply.number("rate")?);
-            }
-        }
-    }
+    let mut programs: Vec<Workload> = hooks.iter().map(start).collect::<Result<_>>()?;
+    let cells = CALLS.iter().flat_map(|(_, what)| hooks.iter().map(|hook| ((*what).to_owned(), *hook))).collect();
+    let mut rates = Runs::default();
+    rates.measure_cells(session, options.pairs, cells, |turn| {
+        let (words, _) = CALLS[turn.nth / hooks.len()];
+        let command = format!("{words} {}", options.segment_ms);
+        programs[turn.nth % hooks.len()].ask(&command, Duration::from_secs(60), &session.stop)?.number("rate")
+    })?;
     Ok(rates)
 }

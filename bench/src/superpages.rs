@@ -5,24 +5,22 @@
 //! end, including the first touch of its memory, since huge pages cost and save there too. "work" is the part after
 //! that, where the program reports it. Each run prints a checksum, and all runs of a program must print the same.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum as _;
-use serde::Serialize;
 use units::Bytes;
 
+use crate::harness::{Choice as _, Metric, Runs};
 use crate::launch::{Launcher, Policy, Run};
-use crate::pairs::{Better, order_of_round};
-use crate::report::{Report, Target, Unit, Versus};
+use crate::report::{Report, Target, Unit};
 use crate::session::Session;
-use crate::side_by_side::{self, Runs, of, samples};
+use crate::side_by_side;
 use crate::workload::Reply;
 
 mod job;
 
-use job::{Job, Ready};
+use job::Job;
 
 /// Arguments of `masu-bench superpages`.
 #[derive(Clone, Debug, clap::Args)]
@@ -46,16 +44,6 @@ pub struct Options {
 
 const POLICIES: [Policy; 5] = [Policy::Small, Policy::Always, Policy::Glibc, Policy::Jemalloc, Policy::Touch];
 
-/// All that was measured of one program.
-#[derive(Debug, Serialize)]
-struct Measured {
-    job: Job,
-    checksum: String,
-    runs: Vec<Runs>,
-    /// Time of the work alone, of the programs that report it.
-    work_s: Vec<(Policy, Vec<f64>)>,
-}
-
 /// Runs the benchmark.
 ///
 /// # Errors
@@ -63,40 +51,30 @@ struct Measured {
 pub fn run(session: &Session, options: &Options) -> Result<()> {
     ensure!(options.pairs > 0, "--pairs 0: expected 1 or more");
     ensure!(options.size >= Bytes::mib(8), "--size {}: expected 8MiB or more", options.size);
-    let launcher = Launcher::offering(session, &options.policies)?;
+    let mut runs = Runs::default();
+    let (launcher, policies) = Launcher::offering(session, &options.policies, &mut runs)?;
     let folder = tempfile::tempdir().context("cannot make a folder for programs")?;
-    let (mut measured, mut skipped) = (Vec::new(), Vec::new());
+    let limit = Duration::from_secs(options.run_limit);
+    let mut checksums = Vec::new();
     for &job in &options.workloads {
         session.progress(&format!("{job}: making ready"));
-        match job.prepare(options.size, folder.path())? {
-            Ok(ready) => measured.push(one(session, options, &launcher, job, &ready)?),
-            Err(missing) => skipped.push(format!("skipped: {job}: {missing}")),
-        }
-    }
-    report(session, options, &launcher, &measured, skipped).finish(session.save)
-}
-
-fn one(session: &Session, options: &Options, launcher: &Launcher, job: Job, ready: &Ready) -> Result<Measured> {
-    let policies = launcher.offered();
-    let mut runs: Vec<Runs> = policies.iter().map(|policy| (*policy, Vec::new())).collect();
-    let mut work_s: Vec<(Policy, Vec<f64>)> = policies.iter().map(|policy| (*policy, Vec::new())).collect();
-    let mut checksum = Checksum(None);
-    for round in 0..options.pairs {
-        for nth in order_of_round(round, policies.len()) {
-            let policy = policies[nth];
-            session.progress(&format!("{job}: round {} of {}: {policy}", round + 1, options.pairs));
-            session.keep_warm(ready.memory.scaled(1.25))?;
-            let run = launcher.run(session, policy, &ready.program, Duration::from_secs(options.run_limit))?;
-            let reply = result(&run).with_context(|| format!("{job} ({policy})"))?;
-            checksum.check(job, policy, reply.text("checksum")?)?;
-            if let Ok(seconds) = reply.number("work_s") {
-                work_s[nth].1.push(seconds);
+        let ready = match job.prepare(options.size, folder.path())? {
+            Ok(ready) => ready,
+            Err(missing) => {
+                runs.skip(job, missing);
+                continue;
             }
-            runs[nth].1.push(run);
-        }
+        };
+        let mut checksum = Checksum(None);
+        runs.measure(session, options.pairs, job.name(), &policies, |turn| {
+            session.keep_warm(ready.memory.scaled(1.25))?;
+            let run = launcher.run(session, turn.way, &ready.program, limit)?;
+            checksum.check(job, turn.way, result(&run)?.text("checksum")?)?;
+            Ok(run)
+        })?;
+        checksums.extend(checksum.0.map(|(_, text)| (job, text)));
     }
-    let checksum = checksum.0.map(|(_, text)| text).unwrap_or_default();
-    Ok(Measured { job, checksum, runs, work_s })
+    runs.finish(report(session, options, &runs, &checksums), session)
 }
 
 /// Line with a program's result.
@@ -119,39 +97,25 @@ impl Checksum {
     }
 }
 
-fn report(session: &Session, options: &Options, launcher: &Launcher, all: &[Measured], skipped: Vec<String>) -> Report {
+fn report(session: &Session, options: &Options, runs: &Runs<Policy, Run>, checksums: &[(Job, String)]) -> Report {
     let title = format!("superpages: programs of up to {}, from their start to their end", options.size);
     let mut report = Report::new("superpages", title, &session.host);
-    for (baseline, this) in [(Policy::Always, Policy::Touch), (Policy::Small, Policy::Touch)] {
-        let versus = Versus { baseline: baseline.name(), this: this.name() };
-        for Measured { job, runs, work_s, .. } in all {
-            let (Some(base), Some(at)) = (of(runs, baseline), of(runs, this)) else { continue };
-            let pair = |figure: &dyn Fn(&Run) -> f64| (samples(base, figure), samples(at, figure));
-            let (base_s, at_s) = pair(&|run| run.run_s);
-            report.compare(&format!("{job}, run time"), Unit::Seconds, Better::Less, versus, (&base_s, &at_s));
-            if baseline == Policy::Always {
-                report.target(Target::NotWorse);
-            }
-            if let (Some(base), Some(at)) = (of(work_s, baseline), of(work_s, this))
-                && base.len() == options.pairs
-            {
-                report.compare(&format!("{job}, work"), Unit::Seconds, Better::Less, versus, (base, at));
-            }
-            let (base_bytes, at_bytes) = pair(&|run| run.usage.rss_peak_bytes as f64);
-            let memory = (base_bytes.as_slice(), at_bytes.as_slice());
-            report.compare(&format!("{job}, peak memory"), Unit::Bytes, Better::Less, versus, memory);
-        }
-    }
-    for Measured { job, runs, checksum, .. } in all {
-        let heading = format!("{job}: {}; the same checksum in all runs ({checksum})", job.what());
-        report.table(&heading, side_by_side::table(runs));
-    }
-    for note in launcher.skipped().iter().cloned().chain(skipped) {
-        report.note(note);
+    let metrics = [
+        Metric::less("run time", Unit::Seconds, |run: &Run| run.run_s).target_against(
+            Policy::Always,
+            Policy::Touch,
+            Target::NotWorse,
+        ),
+        Metric::less("work", Unit::Seconds, |run: &Run| run.work_s),
+        Metric::less("peak memory", Unit::Bytes, |run: &Run| run.usage.rss_peak_bytes as f64),
+    ];
+    runs.compare(&mut report, &[(Policy::Always, Policy::Touch), (Policy::Small, Policy::Touch)], &metrics);
+    for (job, checksum) in checksums {
+        let heading = format!("{job}: {}; the same checksum in all runs ({checksum})", job.title());
+        report.table(&heading, side_by_side::table(runs, job.name()));
     }
     report.note("Huge pages and refused ones are counted on the whole host; page faults and memory are those of the program, and of masu where it watches over one.");
-    let by_job: BTreeMap<String, &Measured> = all.iter().map(|measured| (measured.job.to_string(), measured)).collect();
-    report.sample("workloads", by_job);
+    report.sample("checksums", checksums);
     report
 }
 

@@ -20,12 +20,13 @@ use anyhow::{Result, ensure};
 use serde::Serialize;
 use units::Bytes;
 
-use crate::launch::{Launcher, Policy, Program};
-use crate::pairs::{Better, Comparison, PAIRS_MIN, Verdict, median, order_of_round};
+use crate::harness::{Choice as _, Runs};
+use crate::launch::{Launcher, Policy, Program, Run};
+use crate::pairs::{Better, Comparison, PAIRS_MIN, Verdict, median};
 use crate::plot::{Chart, HeatMap, Series, grid, heat_map};
 use crate::report::{Report, Target, Unit, Versus};
 use crate::session::Session;
-use crate::side_by_side::{self, Runs, compare, of, ratio_with_interval};
+use crate::side_by_side::{self, compare, ratio_with_interval};
 use crate::table::Table;
 use crate::workload::Reply;
 
@@ -82,30 +83,30 @@ pub fn run(session: &Session, options: &Options) -> Result<()> {
         options.from,
         options.to
     );
-    let launcher = Launcher::offering(session, &options.policies)?;
+    let mut runs = Runs::default();
+    let (launcher, policies) = Launcher::offering(session, &options.policies, &mut runs)?;
     let dims = dimensions(options.from, options.to, options.per_octave);
     let words: Vec<String> = dims.iter().map(usize::to_string).collect();
     let arguments = ["--dims".to_owned(), words.join(","), "--cell-ms".to_owned(), options.cell_ms.to_string()];
     let program = Program::workload("workload-transpose", arguments)?;
     let memory = Bytes((options.to * options.to * 16) as u64 + (64 << 20));
-    let policies = launcher.offered();
-    let mut runs: Vec<Runs> = policies.iter().map(|policy| (*policy, Vec::new())).collect();
     let mut speeds: Vec<(Policy, Speeds)> =
         policies.iter().map(|policy| (*policy, [vec![Vec::new(); dims.len()], vec![Vec::new(); dims.len()]])).collect();
     let mut checksums: Option<(Policy, Vec<u64>)> = None;
-    for round in 0..options.pairs {
-        for nth in order_of_round(round, policies.len()) {
-            let policy = policies[nth];
-            session.progress(&format!("round {} of {}: {policy}", round + 1, options.pairs));
-            session.keep_warm(memory)?;
-            let run = launcher.run(session, policy, &program, LIMIT)?;
-            let sums = take_lines(&run.lines, &dims, &mut speeds[nth].1)?;
-            let (first, wanted) = checksums.get_or_insert_with(|| (policy, sums.clone()));
-            ensure!(*wanted == sums, "wrong result: the matrices of {policy} differ from those of {first}");
-            runs[nth].1.push(run);
-        }
-    }
-    report(session, options, &launcher, &dims, &speeds, &runs).finish(session.save)
+    runs.measure(session, options.pairs, "", &policies, |turn| {
+        session.keep_warm(memory)?;
+        let run = launcher.run(session, turn.way, &program, LIMIT)?;
+        let sums = take_lines(&run.lines, &dims, &mut speeds[turn.nth].1)?;
+        let (first, wanted) = checksums.get_or_insert_with(|| (turn.way, sums.clone()));
+        ensure!(*wanted == sums, "wrong result: the matrices differ from those of {first}");
+        Ok(run)
+    })?;
+    runs.finish(report(session, options, &dims, &speeds, &runs), session)
+}
+
+/// The speeds of `policy`.
+fn of(all: &[(Policy, Speeds)], policy: Policy) -> Option<&Speeds> {
+    all.iter().find(|(other, _)| *other == policy).map(|(_, speeds)| speeds)
 }
 
 /// Powers of two from `from` to `to`, each with the odd number after it; between them, `per_octave` - 1 others, odd and even.
@@ -159,10 +160,9 @@ fn count(cells: &[Cell], verdict: Verdict) -> usize {
 fn report(
     session: &Session,
     options: &Options,
-    launcher: &Launcher,
     dims: &[usize],
     speeds: &[(Policy, Speeds)],
-    runs: &[Runs],
+    runs: &Runs<Policy, Run>,
 ) -> Report {
     let title = format!(
         "transpose: the Super Page paper's matrix transposition, {} dimensions from {} to {}, both strides",
@@ -202,17 +202,13 @@ fn report(
         "Each way over all dimensions, ratio of the throughput (median over rounds):",
         over_dimensions(dims, speeds),
     );
-    report.table("Whole processes:", side_by_side::table(runs));
-    for skipped in launcher.skipped() {
-        report.note(skipped);
-    }
+    report.table("Whole processes:", side_by_side::table(runs, ""));
     report.note("The paper: about 2x on a Celeron, at best 5x to 6x on a Pentium 4; with losses at some dimensions.");
     report.file("transpose-curves.svg", curves(dims, speeds));
     report.file("transpose-ratio.svg", heat_map(&ratios(dims, speeds)));
     report.sample("dimensions", dims);
     report.sample("strides", STRIDES);
     report.sample("mib_per_s", speeds);
-    report.sample("runs", runs);
     report
 }
 

@@ -11,9 +11,9 @@ use anyhow::{Context, Result, ensure};
 use super::index::ns_per;
 use super::ksm::{self, Merging};
 use crate::children::OwnChild;
-use crate::pairs::{Better, median, order_of_round};
+use crate::harness::{Metric, Runs};
 use crate::place::Place;
-use crate::report::{Report, Target, Unit, Versus};
+use crate::report::{Report, Target, Unit};
 use crate::scan::thread_time;
 use crate::session::Session;
 
@@ -37,13 +37,14 @@ pub struct Options {
     pub pairs: usize,
 }
 
-/// Samples of each round: nanoseconds per page of the guests' memory, and merged pages.
-#[derive(Default, serde::Serialize)]
-struct Found {
-    masu_ns: Vec<f64>,
-    smaps_ns: Vec<f64>,
-    masu_pages: Vec<f64>,
-    smaps_pages: Vec<f64>,
+const SMAPS: &str = "smaps";
+const MASU: &str = "masu";
+
+#[derive(serde::Serialize)]
+struct Look {
+    /// Processor time per page of the guests' memory.
+    ns: f64,
+    merged_pages: f64,
 }
 
 /// Runs the benchmark.
@@ -73,24 +74,15 @@ pub fn run(session: &Session, options: &Options) -> Result<()> {
     let took = ksm::until("all of it looked at", &session.stop, || Ok(scans()? >= before + options.scans))?;
     drop(merging);
     let pages = (options.guests * options.mib * 256) as f64;
-    let mut found = Found::default();
+    let mut runs = Runs::default();
     let mut last = None;
-    for round in 0..options.pairs {
-        session.progress(&format!("round {} of {}", round + 1, options.pairs));
-        for nth in order_of_round(round, 2) {
-            if nth == 0 {
-                let (ns, merged) = by_smaps(machines.iter().map(|(machine, _)| machine.pid()))?;
-                found.smaps_ns.push(ns / pages);
-                found.smaps_pages.push(merged);
-            } else {
-                let look = masu.shared(1, &session.processors, &session.stop)?;
-                found.masu_ns.push(ns_per(&look, pages));
-                found.masu_pages.push(look.merged_pages as f64);
-                last = Some(look);
-            }
+    runs.measure(session, options.pairs, "", &[SMAPS, MASU], |turn| {
+        if turn.way == SMAPS {
+            return by_smaps(machines.iter().map(|(machine, _)| machine.pid()), pages);
         }
-    }
-    ensure!(found.smaps_pages.iter().all(|pages| *pages > 0.0), "smaps has no merged page");
+        let found = last.insert(masu.shared(1, &session.processors, &session.stop)?);
+        Ok(Look { ns: ns_per(found, pages), merged_pages: found.merged_pages as f64 })
+    })?;
     let counted = linux::ksm::host(&linux::Rooted::host())?.saved().0 as f64;
     ensure!(counted > 0.0, "the kernel counts nothing saved");
     let last = last.context("no look was taken")?;
@@ -101,10 +93,11 @@ pub fn run(session: &Session, options: &Options) -> Result<()> {
         options.kernel.file_name().unwrap_or_default().display()
     );
     let mut report = Report::new("llc-guests", title, &session.host);
-    let versus = Versus { baseline: "smaps", this: "masu" };
-    let (less, ns) = (Better::Less, Unit::Nanoseconds);
-    report.compare("a look, per page of the guests", ns, less, versus, (&found.smaps_ns, &found.masu_ns));
-    let ratios: Vec<f64> = found.masu_pages.iter().zip(&found.smaps_pages).map(|(masu, smaps)| masu / smaps).collect();
+    let ns = Unit::Nanoseconds;
+    let cost = Metric::less("a look, per page of the guests", ns, |look: &Look| look.ns);
+    runs.compare(&mut report, &[(SMAPS, MASU)], &[cost]);
+    let pairs = runs.of("", MASU).iter().zip(runs.of("", SMAPS));
+    let ratios: Vec<f64> = pairs.map(|(masu, smaps)| masu.merged_pages / smaps.merged_pages).collect();
     let least = ratios.iter().copied().reduce(f64::min);
     let most = ratios.iter().copied().reduce(f64::max);
     report.figure("found, of what smaps counts, at least", Unit::Fraction, least, Some(Target::AtLeast(0.99)));
@@ -114,22 +107,22 @@ pub fn run(session: &Session, options: &Options) -> Result<()> {
     report.figure("pages merged", Unit::Count, Some(last.merged_pages as f64), None);
     report.figure("saved", Unit::Bytes, Some(saved), None);
     report.figure("saved, as the kernel counts it", Unit::Bytes, Some(counted), None);
-    report.figure("a look, per page of the guests", ns, median(&found.masu_ns), Some(Target::AtMost(200.0)));
+    let median = runs.median("", MASU, |look| look.ns);
+    report.figure("a look, per page of the guests", ns, median, Some(Target::AtMost(200.0)));
     report.figure("a look, per entry read", ns, Some(ns_per(&last, last.scan.pages_read.0 as f64)), None);
     report.figure("KSM took", Unit::Seconds, Some(took.as_secs_f64()), None);
     report.figure("booting took", Unit::Seconds, Some(boot.as_secs_f64()), None);
     report.note("smaps (KSM:) says how many pages of a guest are merged, and with whom not; the host must have nothing else merged.");
     report.note("The kernel's count of what is saved lags: what guests wrote since KSM last came by is in it still. Guests are emulated (TCG) and sleep once they are up.");
-    report.sample("rounds", &found);
     for (mut machine, _) in machines {
         machine.signal(rustix::process::Signal::TERM);
         machine.finish(Duration::from_secs(30), &session.stop)?;
     }
-    report.finish(session.save)
+    runs.finish(report, session)
 }
 
-/// Kernel's sums for each mapping of these processes: time of reading them, and number of merged pages.
-fn by_smaps(machines: impl Iterator<Item = u32>) -> Result<(f64, f64)> {
+/// Kernel's sums for each mapping of these processes.
+fn by_smaps(machines: impl Iterator<Item = u32>, pages: f64) -> Result<Look> {
     let begun = thread_time();
     let mut kib = 0;
     for pid in machines {
@@ -137,7 +130,9 @@ fn by_smaps(machines: impl Iterator<Item = u32>) -> Result<(f64, f64)> {
         let merged = text.lines().filter_map(|line| line.strip_prefix("KSM:")?.trim().strip_suffix(" kB"));
         kib += merged.map(|kib| Ok(kib.parse::<u64>()?)).sum::<Result<u64>>()?;
     }
-    Ok((thread_time().saturating_sub(begun).as_secs_f64() * 1e9, kib as f64 / 4.0))
+    let took = thread_time().saturating_sub(begun);
+    ensure!(kib > 0, "smaps has no merged page");
+    Ok(Look { ns: took.as_secs_f64() * 1e9 / pages, merged_pages: kib as f64 / 4.0 })
 }
 
 fn machine(options: &Options, files: &Path, console: &Path) -> Command {

@@ -9,10 +9,10 @@ use anyhow::{Context, Result, ensure};
 use llc::shared;
 
 use super::ksm::{self, Merging};
+use crate::harness::{Column, Metric, Runs};
 use crate::masu::Masu;
-use crate::pairs::{Better, median, order_of_round};
 use crate::place::Place;
-use crate::report::{Report, Target, Unit, Versus};
+use crate::report::{Report, Target, Unit};
 use crate::scan::thread_time;
 use crate::session::Session;
 use crate::workload::Workload;
@@ -36,15 +36,25 @@ pub struct Options {
     pub pairs: usize,
 }
 
-/// Nanoseconds per page of the programs' memory, and for masu's scans also per page-table entry.
-#[derive(Default, serde::Serialize)]
-struct Costs {
-    first: Vec<f64>,
-    again: Vec<f64>,
-    smaps: Vec<f64>,
-    one_by_one: Vec<f64>,
-    first_per_entry: Vec<f64>,
-    again_per_entry: Vec<f64>,
+const SMAPS: &str = "smaps";
+const PAGE_BY_PAGE: &str = "page by page";
+const MASU: &str = "masu";
+
+/// Processor time of two looks in a row; the baselines take one, which counts as both.
+#[derive(serde::Serialize)]
+struct Cost {
+    first: Look,
+    next: Look,
+    /// Flags that masu's next look asked for.
+    flags_asked: Option<u64>,
+}
+
+#[derive(Clone, Copy, serde::Serialize)]
+struct Look {
+    /// Per page of the programs' memory.
+    ns_per_page: f64,
+    /// Per page-table entry that masu read.
+    ns_per_entry: Option<f64>,
 }
 
 /// Runs the benchmark.
@@ -57,41 +67,25 @@ pub fn run(session: &Session, options: &Options) -> Result<()> {
     let masu = session.masu()?;
     session.warm_up()?;
     session.progress("filling memory");
-    let arguments = [
-        "--common-mib".to_owned(),
-        options.common_mib.to_string(),
-        "--own-mib".to_owned(),
-        options.own_mib.to_string(),
-    ];
-    let mut programs = Vec::new();
-    for _ in 0..options.programs {
-        programs.push(Workload::start(
-            "workload-mergeable",
-            &arguments,
-            &session.processors,
-            Place::Anywhere,
-            &session.stop,
-        )?);
-    }
+    let (common, own) = (options.common_mib.to_string(), options.own_mib.to_string());
+    let arguments = ["--common-mib".to_owned(), common, "--own-mib".to_owned(), own];
+    let start =
+        |_| Workload::start("workload-mergeable", &arguments, &session.processors, Place::Anywhere, &session.stop);
+    let programs: Vec<Workload> = (0..options.programs).map(start).collect::<Result<_>>()?;
     session.progress("waiting for KSM");
     let expected = options.common_mib * 256 * options.programs as u64;
     let merging = Merging::start()?;
     let merged = || Ok(masu.shared(1, &session.processors, &session.stop)?.merged_pages >= expected);
     let waited = ksm::until("all memory in common merged", &session.stop, merged)?;
     drop(merging);
-    let mut costs = Costs::default();
-    let mut asked = 0;
-    for round in 0..options.pairs {
-        session.progress(&format!("round {} of {}", round + 1, options.pairs));
-        for nth in order_of_round(round, 3) {
-            match nth {
-                0 => costs.smaps.push(by_smaps(&programs)?),
-                1 => costs.one_by_one.push(one_by_one(&programs, expected)?),
-                _ => asked = by_masu(session, &masu, &mut costs, pages_of(&programs)?, expected)?,
-            }
-        }
-    }
-    report(session, options, &costs, (waited, expected, asked))
+    let pages = pages_of(&programs)?;
+    let mut runs = Runs::default();
+    runs.measure(session, options.pairs, "", &[SMAPS, PAGE_BY_PAGE, MASU], |turn| match turn.way {
+        SMAPS => by_smaps(&programs, pages),
+        PAGE_BY_PAGE => one_by_one(&programs, pages, expected),
+        _ => by_masu(session, &masu, pages, expected),
+    })?;
+    runs.finish(report(session, options, &runs, (waited, expected)), session)
 }
 
 /// All pages of the programs' memory.
@@ -99,18 +93,21 @@ fn pages_of(programs: &[Workload]) -> Result<f64> {
     programs.iter().map(|program| Ok(program.ready().number("bytes")? / PAGE as f64)).sum()
 }
 
-/// A first scan, and another one right after it. Returns the number of flags that the second one asked for.
-fn by_masu(session: &Session, masu: &Masu, costs: &mut Costs, pages: f64, expected: u64) -> Result<u64> {
+/// A first scan, and another one right after it.
+fn by_masu(session: &Session, masu: &Masu, pages: f64, expected: u64) -> Result<Cost> {
     let first = masu.shared(1, &session.processors, &session.stop)?;
-    let again = masu.shared(2, &session.processors, &session.stop)?;
-    for (look, per_page, per_entry) in
-        [(&first, &mut costs.first, &mut costs.first_per_entry), (&again, &mut costs.again, &mut costs.again_per_entry)]
-    {
-        ensure!(look.merged_pages == expected, "masu found {} merged pages of {expected}", look.merged_pages);
-        per_page.push(ns_per(look, pages));
-        per_entry.push(ns_per(look, look.scan.pages_read.0 as f64));
-    }
-    Ok(again.scan.frames_asked)
+    let next = masu.shared(2, &session.processors, &session.stop)?;
+    let look = |found: &shared::report::Report| {
+        ensure!(found.merged_pages == expected, "masu found {} merged pages of {expected}", found.merged_pages);
+        let ns_per_entry = Some(ns_per(found, found.scan.pages_read.0 as f64));
+        Ok(Look { ns_per_page: ns_per(found, pages), ns_per_entry })
+    };
+    Ok(Cost { first: look(&first)?, next: look(&next)?, flags_asked: Some(next.scan.frames_asked) })
+}
+
+fn baseline(took: Duration, pages: f64) -> Cost {
+    let look = Look { ns_per_page: took.as_secs_f64() * 1e9 / pages, ns_per_entry: None };
+    Cost { first: look, next: look, flags_asked: None }
 }
 
 /// Processor time of a scan for each of `number` things, in ns. More entries are read than there are pages, and of
@@ -120,17 +117,17 @@ pub(super) fn ns_per(of: &shared::report::Report, number: f64) -> f64 {
 }
 
 /// Kernel's sums for each mapping, `KSM:` among them.
-fn by_smaps(programs: &[Workload]) -> Result<f64> {
+fn by_smaps(programs: &[Workload], pages: f64) -> Result<Cost> {
     let begun = thread_time();
     for program in programs {
         let text = fs::read_to_string(format!("/proc/{}/smaps", program.pid()))?;
         ensure!(text.contains("KSM:"), "smaps has no line `KSM:`");
     }
-    Ok(thread_time().saturating_sub(begun).as_secs_f64() * 1e9 / pages_of(programs)?)
+    Ok(baseline(thread_time().saturating_sub(begun), pages))
 }
 
 /// Two calls for each page.
-fn one_by_one(programs: &[Workload], expected: u64) -> Result<f64> {
+fn one_by_one(programs: &[Workload], pages: f64, expected: u64) -> Result<Cost> {
     let flags = File::open("/proc/kpageflags").context("cannot read flags of frames (this needs root)")?;
     let begun = thread_time();
     let mut merged = 0u64;
@@ -147,40 +144,45 @@ fn one_by_one(programs: &[Workload], expected: u64) -> Result<f64> {
     }
     let took = thread_time().saturating_sub(begun);
     ensure!(merged == expected, "page by page {merged} of {expected} are merged");
-    Ok(took.as_secs_f64() * 1e9 / pages_of(programs)?)
+    Ok(baseline(took, pages))
 }
 
 fn report(
     session: &Session,
     options: &Options,
-    costs: &Costs,
-    (waited, merged, asked): (Duration, u64, u64),
-) -> Result<()> {
+    runs: &Runs<&'static str, Cost>,
+    (waited, merged): (Duration, u64),
+) -> Report {
     let title = format!(
         "llc-index: who shares which merged page, of {} programs with {} MiB in common and {} MiB of their own each",
         options.programs, options.common_mib, options.own_mib
     );
     let mut report = Report::new("llc-index", title, &session.host);
-    let versus = Versus { baseline: "page by page", this: "masu" };
     let per_page = Unit::Nanoseconds;
-    report.compare("a first look, per page", per_page, Better::Less, versus, (&costs.one_by_one, &costs.first));
-    report.compare("the next look, per page", per_page, Better::Less, versus, (&costs.one_by_one, &costs.again));
-    let versus = Versus { baseline: "smaps", this: "masu" };
-    report.compare("a first look, per page", per_page, Better::Less, versus, (&costs.smaps, &costs.first));
-    report.compare("the next look, per page", per_page, Better::Less, versus, (&costs.smaps, &costs.again));
-    report.figure("a first look, per entry read", per_page, median(&costs.first_per_entry), None);
-    report.figure("the next look, per entry read", per_page, median(&costs.again_per_entry), None);
-    let per_gib = |costs: &[f64]| median(costs).map(|ns| ns * 262_144.0 / 1e6);
-    report.figure("a first look, per page", per_page, median(&costs.first), Some(Target::AtMost(200.0)));
-    report.figure("the next look, per page", per_page, median(&costs.again), Some(Target::AtMost(200.0)));
-    report.figure("a first look, per GiB", Unit::Milliseconds, per_gib(&costs.first), None);
-    report.figure("the next look, per GiB", Unit::Milliseconds, per_gib(&costs.again), None);
-    report.figure("flags asked by the next look", Unit::Count, Some(asked as f64), None);
+    let metrics = [
+        Metric::less("a first look, per page", per_page, |cost: &Cost| cost.first.ns_per_page),
+        Metric::less("the next look, per page", per_page, |cost: &Cost| cost.next.ns_per_page),
+    ];
+    runs.compare(&mut report, &[(PAGE_BY_PAGE, MASU), (SMAPS, MASU)], &metrics);
+    let ms_per_gib = |look: &Look| look.ns_per_page * 262_144.0 / 1e6;
+    let columns = [
+        Column::median("a first look, per GiB", Unit::Milliseconds, |cost: &Cost| ms_per_gib(&cost.first)),
+        Column::median("the next look, per GiB", Unit::Milliseconds, |cost: &Cost| ms_per_gib(&cost.next)),
+        Column::median("a first look, per entry read", per_page, |cost: &Cost| cost.first.ns_per_entry),
+        Column::median("the next look, per entry read", per_page, |cost: &Cost| cost.next.ns_per_entry),
+        Column::median("flags asked by the next look", Unit::Count, |cost: &Cost| {
+            cost.flags_asked.map(|flags| flags as f64)
+        }),
+    ];
+    runs.table(&mut report, "Medians:", &columns);
+    let limit = Some(Target::AtMost(200.0));
+    let middle = |look: fn(&Cost) -> Look| runs.median("", MASU, |cost| look(cost).ns_per_page);
+    report.figure("a first look, per page", per_page, middle(|cost| cost.first), limit);
+    report.figure("the next look, per page", per_page, middle(|cost| cost.next), limit);
     report.figure("merged pages found", Unit::Count, Some(merged as f64), None);
     report.figure("KSM took to merge them", Unit::Seconds, Some(waited.as_secs_f64()), None);
     report.note("Pages are those of the programs' memory for all ways. Entries are words of page tables: masu reads those of all processes that may have something merged.");
     report.note("Processor time. A look is all of it: which processes there are, what they offered, page tables, flags of frames, and the index from frames to sharers.");
     report.note("smaps tells how much of each mapping is merged, and with whom not. Page by page: a call for the frame and one for its flags, and no index.");
-    report.sample("ns_per_page", costs);
-    report.finish(session.save)
+    report
 }

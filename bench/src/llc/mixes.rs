@@ -7,6 +7,7 @@ use llc::policy::metrics::Metrics;
 use sim::cache::report::{OfCondition as Condition, Report as Simulated};
 
 use super::scenario;
+use crate::pairs::median;
 use crate::report::{Report, Target, Unit};
 use crate::session::Session;
 use crate::table::Table;
@@ -55,20 +56,20 @@ pub fn run(session: &Session, options: &Options) -> Result<()> {
         report.sample(&name, &runs);
         mixes.push(Mix { name, runs });
     }
-    let median = if options.seeds > 1 { ", medians over seeds" } else { "" };
+    let medians = if options.seeds > 1 { ", medians over seeds" } else { "" };
     let each =
-        format!("Every mix and policy{median}; unfairness and ANTT: less is better, STP and Jain: more is better:");
+        format!("Every mix and policy{medians}; unfairness and ANTT: less is better, STP and Jain: more is better:");
     report.table(&each, each_policy(&mixes));
     report.table("Geometric means over mixes; STP as a part of the programs:", means(&mixes));
     for ours in [OURS, OURS_BY_CURVES] {
-        report
-            .table(&format!("Unfairness of {ours}, over the best of the others, seed by seed:"), ratios(&mixes, ours));
+        let heading = format!("Unfairness of {ours}, over the best of the others, seed by seed:");
+        report.table(&heading, ratios(&mixes, ours));
     }
     for (mix, ours) in mixes.iter().flat_map(|mix| [OURS, OURS_BY_CURVES].map(|ours| (mix, ours))) {
         let what = format!("{}: unfairness of {ours}, of the best of the others", mix.name);
         // A thousandth is no difference, in either direction.
         let target = if mix.is_shared() { 0.999 } else { 1.001 };
-        report.figure(&what, Unit::Fraction, middle(mix.over_best(ours)), Some(Target::AtMost(target)));
+        report.figure(&what, Unit::Fraction, median(&mix.over_best(ours)), Some(Target::AtMost(target)));
     }
     if let Some(said) = mixes.first().and_then(|mix| mix.runs.first()) {
         report.note(format!("The model: {}.", said.model));
@@ -107,20 +108,12 @@ impl Mix {
     fn median(&self, policy: &str, figure: impl Fn(&Metrics) -> f64) -> Option<f64> {
         let of =
             |said| judged(said).find(|(condition, _)| condition.name == policy).map(|(_, metrics)| figure(&metrics));
-        middle(self.runs.iter().filter_map(of).collect())
+        median(&self.runs.iter().filter_map(of).collect::<Vec<f64>>())
     }
 
     fn programs(&self) -> usize {
         self.runs.first().and_then(|said| judged(said).next()).map_or(0, |(condition, _)| condition.programs.len())
     }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "a number of seeds")]
-fn middle(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    let half = values.len() / 2;
-    let middle = values.get(half.saturating_sub(usize::from(values.len().is_multiple_of(2)))..=half)?;
-    Some(middle.iter().sum::<f64>() / middle.len() as f64)
 }
 
 fn print(figure: Option<f64>) -> String {
@@ -181,7 +174,7 @@ fn ratios(mixes: &[Mix], ours: &str) -> Table {
         let best: Vec<String> = best.into_iter().map(|(name, times)| format!("{name} ({times})")).collect();
         table.row([
             mix.name.clone(),
-            print(middle(found.clone())),
+            print(median(&found)),
             range.join(" … "),
             found.len().to_string(),
             best.join(", "),
@@ -213,9 +206,7 @@ mod tests {
     #[test]
     fn over_seeds_the_median_counts() {
         let mix = Mix { name: "m".to_owned(), runs: [1.2, 1.8, 1.35].map(said).to_vec() };
-        assert!((middle(mix.over_best(OURS)).unwrap() - 0.9).abs() < 1e-12);
-        assert_eq!(middle(vec![3.0, 1.0, 2.0, 9.0]), Some(2.5));
-        assert_eq!(middle(Vec::new()), None);
+        assert!((median(&mix.over_best(OURS)).unwrap() - 0.9).abs() < 1e-12);
         let text = ratios(std::slice::from_ref(&mix), OURS).to_string();
         assert!(text.contains("0.900") && text.contains("0.800 … 1.200") && text.contains("dunn (3)"), "{text}");
         assert_eq!(each_policy(&[mix]).to_string().lines().count(), 4);

@@ -10,11 +10,10 @@ use linux::merged_memory::{MergedCopy, PageOf};
 use units::Address;
 
 use super::ksm::{self, Merging};
-use crate::pairs::{Better, median, order_of_round};
+use crate::harness::{Column, Metric, Runs};
 use crate::place::Place;
-use crate::report::{Report, Target, Unit, Versus};
+use crate::report::{Report, Target, Unit};
 use crate::session::Session;
-use crate::table::Table;
 use crate::workload::Workload;
 
 /// Time limit of a workload for some hundred loads.
@@ -31,33 +30,18 @@ pub struct Options {
     pub pairs: usize,
 }
 
-/// Action before the program's loads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    Flush,
-    FlushAndLoad,
-    Refill,
-    Touch,
-}
+/// Actions before the program's loads.
+const FLUSHED: &str = "flushed";
+const LOADED: &str = "flushed, then one pass of loads";
+const REFILLED: &str = "flushed, then touched (refill)";
+const TOUCHED: &str = "touched again";
 
-impl Way {
-    const ALL: [Way; 4] = [Way::Flush, Way::FlushAndLoad, Way::Refill, Way::Touch];
-
-    const fn name(self) -> &'static str {
-        match self {
-            Way::Flush => "flushed",
-            Way::FlushAndLoad => "flushed, then one pass of loads",
-            Way::Refill => "flushed, then touched (refill)",
-            Way::Touch => "touched again",
-        }
-    }
-}
-
-/// Samples of one size and way: milliseconds per MiB, and ticks of one load of the program.
-#[derive(Clone, Debug, Default, serde::Serialize)]
-struct Found {
-    ms_per_mib: Vec<f64>,
-    ticks: Vec<f64>,
+#[derive(serde::Serialize)]
+struct Sample {
+    /// Time of the action.
+    ms_per_mib: f64,
+    /// Clock ticks of one load of the program.
+    ticks: f64,
 }
 
 /// Runs the benchmark.
@@ -92,81 +76,53 @@ pub fn run(session: &Session, options: &Options) -> Result<()> {
     let took = ksm::until("our copy merged", &session.stop, || Ok(copy.merged_pages()?.0 == pages as u64))?;
     drop(merging);
     let frames_more = frames()? as f64 - frames_before as f64;
-    let mut all = Vec::new();
+    let mut runs = Runs::default();
     for kib in &options.kib {
-        session.progress(&format!("{kib} KiB"));
-        all.push((*kib, of_size(session, options, &copy, &mut program, kib.div_ceil(4))?));
+        let pages = kib.div_ceil(4);
+        let ways = [FLUSHED, LOADED, REFILLED, TOUCHED];
+        runs.measure(session, options.pairs, &format!("{kib} KiB"), &ways, |turn| {
+            let ms_per_mib = act(&copy, turn.way, pages)?.as_secs_f64() * 1e3 / (pages as f64 / 256.0);
+            let said = program.ask(&format!("loads {pages}"), ANSWER, &session.stop)?;
+            Ok(Sample { ms_per_mib, ticks: said.number("ticks")? })
+        })?;
     }
     let parted = pages as u64 - copy.merged_pages()?.0;
-    report(session, options, &all, (took, frames_more, parted))
+    runs.finish(report(session, options, &runs, (took, frames_more, parted)), session)
 }
 
-fn of_size(
-    session: &Session,
-    options: &Options,
-    copy: &MergedCopy,
-    program: &mut Workload,
-    pages: usize,
-) -> Result<[Found; 4]> {
-    let mut found: [Found; 4] = Default::default();
-    for round in 0..options.pairs {
-        session.stop.check()?;
-        for nth in order_of_round(round, Way::ALL.len()) {
-            // The lines are in the cache, so the flush has lines to evict.
-            copy.flush(0..pages)?;
-            copy.touch(0..pages);
-            let begun = Instant::now();
-            match Way::ALL[nth] {
-                Way::Flush => copy.flush(0..pages)?,
-                Way::FlushAndLoad => {
-                    copy.flush(0..pages)?;
-                    copy.load(0..pages);
-                }
-                Way::Refill => {
-                    copy.flush(0..pages)?;
-                    copy.touch(0..pages);
-                }
-                Way::Touch => copy.touch(0..pages),
-            }
-            found[nth].ms_per_mib.push(begun.elapsed().as_secs_f64() * 1e3 / (pages as f64 / 256.0));
-            let said = program.ask(&format!("loads {pages}"), ANSWER, &session.stop)?;
-            found[nth].ticks.push(said.number("ticks")?);
-        }
+fn act(copy: &MergedCopy, way: &str, pages: usize) -> Result<Duration> {
+    // The lines are in the cache, so the flush has lines to evict.
+    copy.flush(0..pages)?;
+    copy.touch(0..pages);
+    let begun = Instant::now();
+    if way != TOUCHED {
+        copy.flush(0..pages)?;
     }
-    Ok(found)
+    match way {
+        FLUSHED => {}
+        LOADED => copy.load(0..pages),
+        _ => copy.touch(0..pages),
+    }
+    Ok(begun.elapsed())
 }
 
 fn report(
     session: &Session,
     options: &Options,
-    all: &[(usize, [Found; 4])],
+    runs: &Runs<&'static str, Sample>,
     (took, frames_more, parted): (Duration, f64, u64),
-) -> Result<()> {
+) -> Report {
     let title = "llc-refill: lines of merged pages, thrown out and brought back by a thread on one processor, and loads of a program on another";
     let mut report = Report::new("llc-refill", title, &session.host);
-    let mut table = Table::new(["memory", "before the program's loads", "cost, per MiB", "a load, in ticks"]);
-    for (kib, found) in all {
-        for (way, of) in Way::ALL.iter().zip(found) {
-            let middle = |values: &[f64]| median(values).unwrap_or(f64::NAN);
-            table.row([
-                format!("{kib} KiB"),
-                way.name().to_owned(),
-                format!("{:.3} ms", middle(&of.ms_per_mib)),
-                format!("{:.0}", middle(&of.ticks)),
-            ]);
-        }
-    }
-    let versus = Versus { baseline: "flushed", this: "refilled" };
-    for (kib, [flushed, _, refilled, _]) in all {
-        let what = format!("a load, {kib} KiB, in ticks");
-        report.compare(&what, Unit::Count, Better::Less, versus, (&flushed.ticks, &refilled.ticks));
-    }
-    let versus = Versus { baseline: "touched again", this: "refilled" };
-    for (kib, [_, _, refilled, touched]) in all {
-        let what = format!("cost, {kib} KiB, per MiB");
-        report.compare(&what, Unit::Milliseconds, Better::Less, versus, (&touched.ms_per_mib, &refilled.ms_per_mib));
-    }
-    report.table("By size, medians:", table);
+    let load = Metric::less("a load, in ticks", Unit::Count, |sample: &Sample| sample.ticks);
+    runs.compare(&mut report, &[(FLUSHED, REFILLED)], &[load]);
+    let cost = Metric::less("cost, per MiB", Unit::Milliseconds, |sample: &Sample| sample.ms_per_mib);
+    runs.compare(&mut report, &[(TOUCHED, REFILLED)], &[cost]);
+    let columns = [
+        Column::median("cost, per MiB", Unit::Milliseconds, |sample: &Sample| sample.ms_per_mib),
+        Column::median("a load, in ticks", Unit::Count, |sample: &Sample| sample.ticks),
+    ];
+    runs.table(&mut report, "By size, medians:", &columns);
     report.figure("pages parted", Unit::Count, Some(parted as f64), Some(Target::AtMost(0.0)));
     report.figure("frames merged more with our copies", Unit::Count, Some(frames_more), Some(Target::AtMost(0.0)));
     report.figure("KSM took to merge our copies", Unit::Seconds, Some(took.as_secs_f64()), None);
@@ -175,7 +131,5 @@ fn report(
     );
     report.note("A tick is one of the processor's clock. To touch is to load each line twice and to hand it down (cldemote); refilled is flushed and then touched.");
     report.note(format!("{} pairs; KSM looks at 20,000 pages and sleeps for 1 ms.", options.pairs));
-    let samples: Vec<_> = all.iter().map(|(kib, found)| (kib, Way::ALL.map(Way::name), found)).collect();
-    report.sample("by_size", samples);
-    report.finish(session.save)
+    report
 }

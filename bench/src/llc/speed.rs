@@ -16,8 +16,8 @@ use sim::cache::set_associative::{Filler, Line, Replacement, Shape};
 use units::{Bytes, WayMask, Ways};
 
 use super::scenario;
-use crate::pairs::{Better, median, order_of_round};
-use crate::report::{Report, Target, Unit, Versus};
+use crate::harness::{Metric, Runs};
+use crate::report::{Report, Target, Unit};
 use crate::scan::thread_time;
 use crate::session::Session;
 
@@ -43,11 +43,19 @@ pub struct Options {
 
 const SCRIPT: &str = include_str!("speed.py");
 
-/// Result of a simulator on a trace: processor time, and hits of each level.
+const PYCACHESIM: &str = "pycachesim";
+const MASU: &str = "masu";
+
+/// Processor time of a simulator for a trace, and hits of each level.
 #[derive(Debug, Deserialize)]
-struct Played {
+struct Output {
     seconds: f64,
     hits: [u64; 3],
+}
+
+#[derive(serde::Serialize)]
+struct Played {
+    ns_per_access: f64,
 }
 
 /// Runs the benchmark.
@@ -59,10 +67,15 @@ pub fn run(session: &Session, options: &Options) -> Result<()> {
     let scenario = files::scenario(&scenario::path("speed")?)?;
     let title = "llc-speed: accesses that the simulator makes in a second of one processor";
     let mut report = Report::new("llc-speed", title, &session.host);
+    let mut runs = Runs::default();
     if has_pycachesim(&options.python) {
         for program in &options.programs {
-            beside_pycachesim(session, options, &scenario, program, &mut report)?;
+            beside_pycachesim(session, options, &scenario, program, &mut runs)?;
         }
+        let access = Metric::less("an access", Unit::Nanoseconds, |played: &Played| played.ns_per_access);
+        runs.compare(&mut report, &[(PYCACHESIM, MASU)], &[access]);
+        let speed = Metric::more("accesses", Unit::PerSecond, |played: &Played| 1e9 / played.ns_per_access);
+        runs.figures(&mut report, &[speed]);
         report.note("pycachesim 0.3 reads addresses from a Python array, by its fastest call; both count the same hits in each level.");
     } else {
         let python = options.python.display();
@@ -73,7 +86,7 @@ pub fn run(session: &Session, options: &Options) -> Result<()> {
     if options.whole_millions > 0 {
         whole(session, options, scenario, &mut report)?;
     }
-    report.finish(session.save)
+    runs.finish(report, session)
 }
 
 fn has_pycachesim(python: &Path) -> bool {
@@ -86,7 +99,7 @@ fn beside_pycachesim(
     options: &Options,
     scenario: &Scenario,
     program: &str,
-    report: &mut Report,
+    runs: &mut Runs<&'static str, Played>,
 ) -> Result<()> {
     let trace = trace(scenario, program, options.thousands * 1000)?;
     let folder = tempfile::tempdir().context("cannot make a directory")?;
@@ -96,28 +109,16 @@ fn beside_pycachesim(
     trace.iter().try_for_each(|line| out.write_all(&(u64::from(line.0) * 64).to_ne_bytes()))?;
     out.flush()?;
     drop(out);
-    let (mut theirs, mut ours) = (Vec::new(), Vec::new());
-    for round in 0..options.pairs {
-        session.progress(&format!("{program}: round {} of {}", round + 1, options.pairs));
-        let mut found = Vec::new();
-        for nth in order_of_round(round, 2) {
-            session.stop.check()?;
-            let played = if nth == 0 { by_pycachesim(&options.python, &script, &file)? } else { by_masu(&trace) };
-            let ns = played.seconds * 1e9 / trace.len() as f64;
-            if nth == 0 {
-                theirs.push(ns)
-            } else {
-                ours.push(ns)
-            }
-            found.push(played.hits);
-        }
-        ensure!(found[0] == found[1], "{program}: the simulators count different hits: {found:?}");
-    }
-    let versus = Versus { baseline: "pycachesim", this: "masu" };
-    report.compare(&format!("{program}, an access"), Unit::Nanoseconds, Better::Less, versus, (&theirs, &ours));
-    let per_second = |ns: &[f64]| median(ns).map(|ns| 1e9 / ns);
-    report.figure(&format!("{program}, accesses"), Unit::PerSecond, per_second(&ours), None);
-    Ok(())
+    let mut hits = None;
+    runs.measure(session, options.pairs, program, &[PYCACHESIM, MASU], |turn| {
+        let output = match turn.way {
+            MASU => by_masu(&trace),
+            _ => by_pycachesim(&options.python, &script, &file)?,
+        };
+        let wanted = *hits.get_or_insert(output.hits);
+        ensure!(output.hits == wanted, "the simulators count different hits: {wanted:?} and {:?}", output.hits);
+        Ok(Played { ns_per_access: output.seconds * 1e9 / trace.len() as f64 })
+    })
 }
 
 /// Accesses of one program of the scenario.
@@ -136,7 +137,7 @@ fn build() -> Build {
     Build { llc: shape(16_384, 20), inclusive: false, levels, llc_cycles: 40 }
 }
 
-fn by_masu(trace: &[Line]) -> Played {
+fn by_masu(trace: &[Line]) -> Output {
     let mut machine = Machine::new(&build(), 1);
     let mut hits = [0; 3];
     let begun = thread_time();
@@ -147,10 +148,10 @@ fn by_masu(trace: &[Line]) -> Played {
             Found::Nowhere => {}
         }
     }
-    Played { seconds: thread_time().saturating_sub(begun).as_secs_f64(), hits }
+    Output { seconds: thread_time().saturating_sub(begun).as_secs_f64(), hits }
 }
 
-fn by_pycachesim(python: &Path, script: &Path, trace: &Path) -> Result<Played> {
+fn by_pycachesim(python: &Path, script: &Path, trace: &Path) -> Result<Output> {
     let output = Command::new(python).arg(script).arg(trace).output().context("cannot start Python")?;
     ensure!(output.status.success(), "pycachesim failed: {}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).context("pycachesim printed no result")
@@ -190,8 +191,8 @@ mod tests {
 
     #[test]
     fn what_the_script_prints_is_understood() {
-        let played: Played = serde_json::from_str(r#"{"seconds": 0.03, "hits": [153765, 56697, 8663]}"#).unwrap();
-        assert_eq!(played.hits, [153_765, 56_697, 8663]);
+        let output: Output = serde_json::from_str(r#"{"seconds": 0.03, "hits": [153765, 56697, 8663]}"#).unwrap();
+        assert_eq!(output.hits, [153_765, 56_697, 8663]);
         assert!(!has_pycachesim(Path::new("/nonexistent/python")));
     }
 }

@@ -1,36 +1,27 @@
 //! Programs of `masu-bench superpages`, and their requirements.
 
-use std::fmt;
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use serde::Serialize;
 use units::Bytes;
 
+use crate::choices;
 use crate::launch::Program;
 use crate::tools::{self, Missing};
 
-/// One of the programs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum Job {
-    /// Random updates of one table.
-    Gups,
-    /// A pointer chase.
-    Chase,
-    /// A hash join.
-    Join,
-    /// Breadth-first search and PageRank.
-    Graph,
-    /// SQLite, with a database in memory.
-    Sqlite,
-    /// NumPy, with large arrays.
-    Numpy,
-    /// A Java program.
-    Jvm,
-    /// A Go program.
-    Go,
+choices! {
+    /// One of the programs.
+    pub enum Job {
+        Gups = "gups", "random updates all over one table";
+        Chase = "chase", "a pointer chase through cache lines";
+        Join = "join", "a hash join, build and probe";
+        Graph = "graph", "breadth-first search and PageRank on a skewed graph";
+        Sqlite = "sqlite", "SQLite in memory, inserts and selects in random order";
+        Numpy = "numpy", "NumPy: gather, sort, count and transpose";
+        Jvm = "jvm", "a Java program: random updates of arrays, look-ups in a map";
+        Go = "go", "a Go program, static: random updates of a slice, look-ups in a map";
+    }
 }
 
 /// A program that can be run.
@@ -52,20 +43,6 @@ const JAVA: &str = include_str!("../../workloads/jvm/RandomAccess.java");
 const ROW_BYTES: u64 = 256;
 
 impl Job {
-    /// Description of the program.
-    pub const fn what(self) -> &'static str {
-        match self {
-            Job::Gups => "random updates all over one table",
-            Job::Chase => "a pointer chase through cache lines",
-            Job::Join => "a hash join, build and probe",
-            Job::Graph => "breadth-first search and PageRank on a skewed graph",
-            Job::Sqlite => "SQLite in memory, inserts and selects in random order",
-            Job::Numpy => "NumPy: gather, sort, count and transpose",
-            Job::Jvm => "a Java program: random updates of arrays, look-ups in a map",
-            Job::Go => "a Go program, static: random updates of a slice, look-ups in a map",
-        }
-    }
-
     /// Builds the program in `folder` if necessary, for a memory of about `size`.
     ///
     /// # Errors
@@ -80,26 +57,11 @@ impl Job {
             Job::Chase => ours("workload-chase", size),
             Job::Join => ours("workload-join", size),
             Job::Graph => ours("workload-graph", size),
-            Job::Sqlite => Ok(sqlite(size.scaled(0.125), folder)?),
-            Job::Numpy => Ok(numpy(size, folder)?),
-            Job::Jvm => Ok(jvm(size, folder)?),
-            Job::Go => Ok(go(size.scaled(0.5), folder)?),
+            Job::Sqlite => sqlite(size.scaled(0.125), folder),
+            Job::Numpy => numpy(size, folder),
+            Job::Jvm => jvm(size, folder),
+            Job::Go => go(size.scaled(0.5), folder),
         }
-    }
-}
-
-impl fmt::Display for Job {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Job::Gups => "gups",
-            Job::Chase => "chase",
-            Job::Join => "join",
-            Job::Graph => "graph",
-            Job::Sqlite => "sqlite",
-            Job::Numpy => "numpy",
-            Job::Jvm => "jvm",
-            Job::Go => "go",
-        })
     }
 }
 
@@ -110,10 +72,9 @@ fn sqlite(memory: Bytes, folder: &Path) -> Result<Result<Ready, Missing>> {
     let rows = 1u64 << (memory.0 / ROW_BYTES).max(1).ilog2();
     let script = folder.join("keys.sql");
     fs::write(&script, SQL.replace("ROWS", &rows.to_string())).context("cannot write the SQL")?;
-    let program = Program::at(path, ["-batch", "-bail", "-init", "/dev/null", ":memory:"]);
     let read = format!(".read {}", script.display());
-    let arguments = program.arguments.into_iter().chain([read.into()]);
-    Ok(Ok(Ready { program: Program::at(program.path, arguments), memory }))
+    let program = Program::at(path, ["-batch", "-bail", "-init", "/dev/null", ":memory:", &read]);
+    Ok(Ok(Ready { program, memory }))
 }
 
 fn numpy(memory: Bytes, folder: &Path) -> Result<Result<Ready, Missing>> {
@@ -130,38 +91,22 @@ fn numpy(memory: Bytes, folder: &Path) -> Result<Result<Ready, Missing>> {
 }
 
 fn jvm(memory: Bytes, folder: &Path) -> Result<Result<Ready, Missing>> {
-    let java = match tools::compile_java(folder, "RandomAccess", JAVA)? {
-        Ok(java) => java,
-        Err(missing) => return Ok(Err(missing)),
-    };
     // The heap has twice the size of the program's data, as is usual; so it is filled to half of `memory`.
     let heap = format!("-Xmx{}m", (memory.0 >> 20).max(512));
-    let arguments = [heap, "-cp".into(), folder.display().to_string(), "RandomAccess".into()];
     let filled = memory.scaled(0.5).0.to_string();
-    Ok(Ok(Ready { program: Program::at(java, arguments.into_iter().chain([filled])), memory }))
+    let arguments = [heap, "-cp".into(), folder.display().to_string(), "RandomAccess".into(), filled];
+    let compiled = tools::compile_java(folder, "RandomAccess", JAVA)?;
+    Ok(compiled.map(|java| Ready { program: Program::at(java, arguments), memory }))
 }
 
 fn go(memory: Bytes, folder: &Path) -> Result<Result<Ready, Missing>> {
-    let program = match tools::build_go(folder, "random-access", &GO)? {
-        Ok(path) => path,
-        Err(missing) => return Ok(Err(missing)),
-    };
-    Ok(Ok(Ready { program: Program::at(program, [memory.0.to_string()]), memory }))
+    let built = tools::build_go(folder, "random-access", &GO)?;
+    Ok(built.map(|path| Ready { program: Program::at(path, [memory.0.to_string()]), memory }))
 }
 
 #[cfg(test)]
 mod tests {
-    use clap::ValueEnum as _;
-
     use super::*;
-
-    #[test]
-    fn a_program_is_named_alike_everywhere() {
-        for job in Job::value_variants() {
-            assert_eq!(Job::from_str(&job.to_string(), false), Ok(*job));
-            assert_eq!(serde_json::to_value(job).unwrap(), job.to_string());
-        }
-    }
 
     #[test]
     fn no_place_for_the_rows_is_left_over_in_the_sql() {

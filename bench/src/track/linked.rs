@@ -8,8 +8,8 @@ use serde::Serialize;
 use super::Options;
 use super::programs::{Programs, WAYS};
 use crate::children::describe;
-use crate::pairs::{Better, order_of_round};
-use crate::report::{Report, Target, Unit, Versus};
+use crate::harness::{Metric, Runs};
+use crate::report::{Report, Target, Unit};
 use crate::session::Session;
 use crate::table::Table;
 use crate::tools::on_path;
@@ -36,7 +36,7 @@ struct Instructions {
 pub struct Linked {
     /// `None` where valgrind is not installed.
     instructions: Option<Vec<Instructions>>,
-    seconds: Vec<Vec<f64>>,
+    seconds: Runs<&'static str, f64>,
 }
 
 /// Has it counted and timed.
@@ -45,19 +45,15 @@ pub struct Linked {
 /// When a program fails or comes to another result, or we are interrupted.
 pub fn measure(session: &Session, programs: &Programs, options: &Options) -> Result<Linked> {
     let instructions = on_path(COUNT[0]).is_some().then(|| count(session, programs)).transpose()?;
-    let mut seconds = vec![Vec::new(); WAYS.len()];
-    let mut checksums = Vec::new();
-    for round in 0..options.pairs {
-        session.progress(&format!("with libmasu and without, round {} of {}", round + 1, options.pairs));
-        for nth in order_of_round(round, WAYS.len()) {
-            session.stop.check()?;
-            let (reply, _) = finished(&mut programs.linked(nth, &[], TIMED))?;
-            seconds[nth].push(reply.number("seconds")?);
-            checksums.push(reply.text("checksum")?.to_owned());
-        }
-    }
-    checksums.dedup();
-    ensure!(checksums.len() == 1, "the same work came to different results: {}", checksums.join(", "));
+    let mut seconds = Runs::default();
+    let mut checksum: Option<String> = None;
+    seconds.measure(session, options.pairs, "the same work", &WAYS, |turn| {
+        let (reply, _) = finished(&mut programs.linked(turn.nth, &[], TIMED))?;
+        let found = reply.text("checksum")?;
+        let wanted = checksum.get_or_insert_with(|| found.to_owned());
+        ensure!(found == wanted, "the same work came to different results: {wanted}, {found}");
+        reply.number("seconds")
+    })?;
     Ok(Linked { instructions, seconds })
 }
 
@@ -107,12 +103,11 @@ impl Linked {
         } else {
             report.note("Instructions were not counted: valgrind is not installed (Debian: valgrind).");
         }
-        let plain = self.seconds[0].as_slice();
-        for (name, seconds) in WAYS.iter().zip(&self.seconds).skip(1) {
-            let versus = Versus { baseline: WAYS[0], this: name };
-            report.compare("the same work, no tracker", Unit::Seconds, Better::Less, versus, (plain, seconds));
-            report.target(Target::NotWorse);
-        }
+        let work = Metric::less("no tracker", Unit::Seconds, |seconds: &f64| *seconds)
+            .target(WAYS[1], Target::NotWorse)
+            .target(WAYS[2], Target::NotWorse);
+        self.seconds.compare(report, &self.seconds.against(WAYS[0]), &[work]);
+        report.sample("linked_s", self.seconds.samples());
         report.sample("instructions", &self.instructions);
     }
 }
