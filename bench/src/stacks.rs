@@ -33,7 +33,7 @@ pub struct Options {
     /// Rest of the threads before memory is measured, in milliseconds
     #[arg(long, default_value_t = 2000)]
     pub rest_ms: u64,
-    /// Sources of huge pages
+    /// Sources of huge pages; those of masu are touch and touch-stack
     #[arg(long, value_delimiter = ',', default_values_t = POLICIES)]
     pub policies: Vec<Policy>,
     /// Leave out the Java program

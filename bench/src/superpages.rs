@@ -34,7 +34,7 @@ pub struct Options {
     /// Programs
     #[arg(long, value_delimiter = ',', default_values_t = Job::value_variants().to_vec())]
     pub workloads: Vec<Job>,
-    /// Sources of huge pages
+    /// Sources of huge pages; those of masu are touch and touch-stack
     #[arg(long, value_delimiter = ',', default_values_t = POLICIES)]
     pub policies: Vec<Policy>,
     /// Limit on one run, in seconds; a longer run is ended and the benchmark fails

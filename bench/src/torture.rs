@@ -11,13 +11,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use units::cast::fits;
 
 use crate::hammer::{Blows, hammer};
+use crate::harness::{Column, Runs};
 use crate::masu::Masu;
 use crate::place::Place;
-use crate::report::Report;
+use crate::report::{Report, Unit};
 use crate::session::Session;
-use crate::table::Table;
 use crate::workload::{Reply, Workload};
 
 /// Arguments of `masu-bench torture`.
@@ -51,27 +52,19 @@ pub(crate) fn time(text: &str) -> Result<Duration, String> {
         .map_err(|_| "expected a time of 0 s or more, such as 120s or 2m".to_owned())
 }
 
-/// Agents that act on the program in one part.
-#[derive(Clone, Copy, Debug)]
+/// Agents that act on the program, by part.
+const HAMMER: &str = "hammer";
+const MASU: &str = "masu attach";
+const BOTH: &str = "both";
+
+/// Actions on the program in one part, and its own counts.
+#[derive(Debug, serde::Serialize)]
 struct Part {
-    name: &'static str,
-    hammer: bool,
-    masu: bool,
-}
-
-const PARTS: [Part; 3] = [
-    Part { name: "hammer", hammer: true, masu: false },
-    Part { name: "masu attach", hammer: false, masu: true },
-    Part { name: "both", hammer: true, masu: true },
-];
-
-/// Results of masu's runs of one part.
-#[derive(Debug, Default, serde::Serialize)]
-struct Runs {
-    runs: u64,
-    promoted: u64,
-    demoted: u64,
-    refused: BTreeMap<String, u64>,
+    blows: Blows,
+    operations: u64,
+    checks: u64,
+    forks: u64,
+    differences: u64,
 }
 
 /// Runs the benchmark.
@@ -85,58 +78,56 @@ pub fn run(session: &Session, options: &Options) -> Result<()> {
         arguments.iter().flat_map(|(name, value)| [(*name).to_owned(), value.to_string()]).collect();
     let mut program =
         Workload::start("workload-self-check", &arguments, &session.processors, Place::Anywhere, &session.stop)?;
-    let parts: Vec<Part> = PARTS.into_iter().filter(|part| masu.is_some() || !part.masu).collect();
-    let each = options.time / u32::try_from(parts.len()).unwrap_or(1);
-    let mut table = Table::new([
-        "what acts on the program",
-        "promoted",
-        "split or demoted",
-        "refused",
-        "operations",
-        "checks",
-        "forks",
-        "differences",
-    ]);
-    let mut refused = BTreeMap::new();
+    let parts = if options.direct_only { &[HAMMER][..] } else { &[HAMMER, MASU, BOTH] };
+    let each = options.time / fits(parts.len());
     let mut before = status(&mut program, session)?;
-    for (nth, part) in parts.iter().enumerate() {
-        session.progress(&format!("{} for {} s", part.name, each.as_secs()));
-        let seed = options.seed.wrapping_add(nth as u64);
-        let (blows, runs) = one_part(&mut program, *part, masu.as_ref().filter(|_| part.masu), each, seed, session)?;
+    let mut runs = Runs::default();
+    runs.measure(session, 1, "", parts, |turn| {
+        let seed = options.seed.wrapping_add(turn.nth as u64);
+        let masu = masu.as_ref().filter(|_| turn.way != HAMMER);
+        let blows = one_part(&mut program, turn.way, masu, each, seed, session)?;
         let now = status(&mut program, session)?;
-        let since = |name: &str| Ok::<_, anyhow::Error>((now.whole(name)? - before.whole(name)?).to_string());
-        table.row([
-            part.name.to_owned(),
-            (blows.promoted + runs.promoted).to_string(),
-            (blows.split + runs.demoted).to_string(),
-            (blows.refused.values().sum::<u64>() + runs.refused.values().sum::<u64>()).to_string(),
-            since("operations")?,
-            since("checks")?,
-            since("forks")?,
-            since("differences")?,
-        ]);
-        add(&mut refused, &blows.refused);
-        add(&mut refused, &runs.refused);
+        let since = |name: &str| Ok::<_, anyhow::Error>(now.whole(name)? - before.whole(name)?);
+        let part = Part {
+            blows,
+            operations: since("operations")?,
+            checks: since("checks")?,
+            forks: since("forks")?,
+            differences: since("differences")?,
+        };
         before = now;
-    }
+        Ok(part)
+    })?;
     let end = program.ask("stop", Duration::from_secs(120), &session.stop).context("the last check of every page")?;
     let title = format!(
         "torture: {} threads check {} MiB that they share, and as much of their own",
         options.threads, options.mib
     );
     let mut report = Report::new("torture", title, &session.host);
-    report.table("In each part:", table);
+    let column =
+        |head: &str, count: fn(&Part) -> u64| Column::median(head, Unit::Count, move |part| count(part) as f64);
+    let columns = [
+        column("promoted", |part| part.blows.promoted),
+        column("split or demoted", |part| part.blows.split),
+        column("refused", |part| part.blows.refused.values().sum()),
+        column("operations", |part| part.operations),
+        column("checks", |part| part.checks),
+        column("forks", |part| part.forks),
+        column("differences", |part| part.differences),
+    ];
+    runs.table(&mut report, "In each part:", &columns);
     report.note(format!(
         "After the last check of every page: {} checks, {} differences.",
         end.whole("checks")?,
         end.whole("differences")?
     ));
+    let mut refused = BTreeMap::new();
+    runs.rows().iter().flat_map(|row| &row.samples).for_each(|part| add(&mut refused, &part.blows.refused));
     let reasons: Vec<String> = refused.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
     report.note(format!("Refused: {}.", reasons.join(", ")));
-    report.sample("refused", &refused);
     report.sample("checks", end.whole("checks")?);
     report.sample("differences", end.whole("differences")?);
-    report.finish(session.save)?;
+    runs.finish(report, session)?;
     no_difference(&end)
 }
 
@@ -160,28 +151,32 @@ fn no_difference(status: &Reply) -> Result<()> {
 
 fn one_part(
     program: &mut Workload,
-    part: Part,
+    part: &str,
     masu: Option<&Masu>,
     time: Duration,
     seed: u64,
     session: &Session,
-) -> Result<(Blows, Runs)> {
+) -> Result<Blows> {
     let end = Arc::new(AtomicBool::new(false));
     let (pid, hammer_end) = (program.pid(), Arc::clone(&end));
-    let hammering = part.hammer.then(|| thread::spawn(move || hammer(pid, seed, &hammer_end)));
+    let hammering = (part != MASU).then(|| thread::spawn(move || hammer(pid, seed, &hammer_end)));
     let acted = act(program, masu, time, session);
     end.store(true, Ordering::Release);
-    let blows = match hammering.map(thread::JoinHandle::join) {
+    let mut blows = match hammering.map(thread::JoinHandle::join) {
         None => Blows::default(),
         Some(Ok(blows)) => blows?,
         Some(Err(_)) => bail!("the hammer panicked"),
     };
-    Ok((blows, acted?))
+    let acted = acted?;
+    blows.promoted += acted.promoted;
+    blows.split += acted.split;
+    add(&mut blows.refused, &acted.refused);
+    Ok(blows)
 }
 
 /// Runs masu again and again, or just waits, and asks the program every second.
-fn act(program: &mut Workload, masu: Option<&Masu>, time: Duration, session: &Session) -> Result<Runs> {
-    let (begun, mut runs) = (Instant::now(), Runs::default());
+fn act(program: &mut Workload, masu: Option<&Masu>, time: Duration, session: &Session) -> Result<Blows> {
+    let (begun, mut blows) = (Instant::now(), Blows::default());
     while begun.elapsed() < time {
         let left = time.saturating_sub(begun.elapsed());
         let Some(masu) = masu else {
@@ -196,13 +191,12 @@ fn act(program: &mut Workload, masu: Option<&Masu>, time: Duration, session: &Se
             ["--for", &watch, "--hot-fraction", "0.002", "--max-extra-rss", "100%", "--demote-after", "1", "--undo"];
         let attached = masu.attach(program.pid(), &eager, &session.processors)?;
         let report = attached.finish(Duration::from_secs(60), &session.stop)?;
-        runs.runs += 1;
-        runs.promoted += report.windows_promoted;
-        runs.demoted += report.windows_demoted;
-        add(&mut runs.refused, &report.windows_refused);
+        blows.promoted += report.windows_promoted;
+        blows.split += report.windows_demoted;
+        add(&mut blows.refused, &report.windows_refused);
         status(program, session)?;
     }
-    Ok(runs)
+    Ok(blows)
 }
 
 #[cfg(test)]

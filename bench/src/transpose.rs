@@ -48,7 +48,7 @@ pub struct Options {
     /// Rounds
     #[arg(long, default_value_t = 10)]
     pub pairs: usize,
-    /// Sources of huge pages
+    /// Sources of huge pages; those of masu are touch and touch-stack
     #[arg(long, value_delimiter = ',', default_values_t = POLICIES)]
     pub policies: Vec<Policy>,
 }
