@@ -4,7 +4,7 @@
 //! interval and its cost. The programs are in `workloads/`; `redis-server` is the real one. Shared by the benchmarks:
 //!
 //! - `harness`: conditions, measurement in turns, metrics; its head shows a whole benchmark;
-//! - `pairs`, `table`, `plot`, `report`: from samples to a verdict, without I/O until the last step;
+//! - `pairs`, `report`: from samples to a verdict, without I/O until the last step;
 //! - `host`, `warm_up`, `setting`, `thp`, `place`, `stop`: the machine, and restoring its state;
 //! - `children`, `workload`, `masu`, `tracker`, `process`, `tools`: the programs that are run and watched;
 //! - `launch`, `side_by_side`: one program with its huge pages got in several ways;
@@ -32,7 +32,6 @@ pub mod memcached;
 pub mod pairs;
 pub mod paper;
 pub mod place;
-pub mod plot;
 pub mod process;
 pub mod progress;
 pub mod random;

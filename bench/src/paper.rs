@@ -25,13 +25,13 @@ use serde::Serialize;
 use crate::choices;
 use crate::harness::{Choice as _, Column, Metric, Runs, median_of, or_dash};
 use crate::place::Place;
-use crate::plot::{Chart, Series, grid};
 use crate::process::resident;
 use crate::report::{Report, Unit};
 use crate::session::Session;
 use crate::table::Table;
 use crate::thp::{Guard, Mode};
 use crate::workload::Workload;
+use sim::plot::{Chart, Series, grid};
 
 /// Arguments of `masu-bench paper`.
 #[derive(Clone, Debug, clap::Args)]

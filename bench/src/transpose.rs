@@ -23,12 +23,12 @@ use units::Bytes;
 use crate::harness::{Choice as _, Runs};
 use crate::launch::{Launcher, Policy, Program, Run};
 use crate::pairs::{Better, Comparison, PAIRS_MIN, Verdict, median};
-use crate::plot::{Chart, HeatMap, Series, grid, heat_map};
 use crate::report::{Report, Target, Unit, Versus};
 use crate::session::Session;
 use crate::side_by_side::{self, compare, ratio_with_interval};
 use crate::table::Table;
 use crate::workload::Reply;
+use sim::plot::{Chart, HeatMap, Series, grid, heat_map};
 
 /// Arguments of `masu-bench transpose`.
 #[derive(Clone, Debug, clap::Args)]

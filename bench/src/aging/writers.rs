@@ -30,10 +30,10 @@ use crate::harness::{Choice as _, Column, Metric, Runs};
 use crate::launch::Program;
 use crate::masu::Masu;
 use crate::place::Place;
-use crate::plot::{Chart, Series, grid};
 use crate::report::{Report, Target, Unit};
 use crate::session::Session;
 use crate::workload::Workload;
+use sim::plot::{Chart, Series, grid};
 
 /// Default number of processes.
 const USUAL: u32 = 64;

@@ -8,11 +8,11 @@ use crate::memcached::one_run::{Measured, Run, Watched};
 use crate::memcached::sampler::{Series, middle};
 use crate::memcached::server::number;
 use crate::pairs::median;
-use crate::plot::{self, Bar, Bars, Chart, bars, grid};
 use crate::report::{Report, Target, Unit};
 use crate::session::Session;
 use crate::side_by_side::compare;
 use crate::table::Table;
+use sim::plot::{self, Bar, Bars, Chart, bars, grid};
 
 /// Pairs of a baseline and a condition, compared where both were run.
 const PAIRS: [(Condition, Condition); 9] = [

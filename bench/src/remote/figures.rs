@@ -10,7 +10,7 @@
 use super::measured::{Cell, Measured, Row};
 use super::tables::percent;
 use super::way::Way;
-use crate::plot::{Point, Ratios, Shape, ratios};
+use sim::plot::{Point, Ratios, Shape, ratios};
 
 /// Budgets that have bars of their own.
 const SMALL_PERCENT: f64 = 10.0;

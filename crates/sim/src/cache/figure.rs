@@ -6,6 +6,7 @@
 use std::fmt::Write as _;
 
 use super::report::{OfCondition, Report};
+use crate::plot::{Axis, STYLES, document, rule, text};
 
 const LEFT: f64 = 70.0;
 const TOP: f64 = 40.0;
@@ -14,8 +15,6 @@ const PLOT_HEIGHT: f64 = 340.0;
 /// Height of a row of the legend, or of bars.
 const ROW: f64 = 18.0;
 
-/// Colours that people with any colour vision can distinguish (M. Okabe, K. Ito, 2008).
-const COLOURS: [&str; 8] = ["#000000", "#d55e00", "#56b4e9", "#009e73", "#cc79a7", "#e69f00", "#0072b2", "#9a9a9a"];
 /// Dashes of the programs.
 const DASHES: [&str; 4] = ["", "7 7", "2 5", "9 3 2 3"];
 /// Offset of the dashes between conditions, so that a line shows in the gaps of another line on the same path.
@@ -26,30 +25,6 @@ pub fn svg(report: &Report) -> String {
     if report.points.iter().any(|point| point.array_bytes.is_some()) { sweep(report) } else { bars(report) }
 }
 
-fn sheet(title: &str, width: f64, height: f64, inside: &str) -> String {
-    format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" height=\"{height}\" \
-         font-family=\"system-ui, 'DejaVu Sans', Helvetica, Arial, sans-serif\" font-size=\"12\" fill=\"#222222\">\n\
-         <rect width=\"{width}\" height=\"{height}\" fill=\"#ffffff\"/>\n{}{inside}</svg>\n",
-        text(LEFT, 24.0, "start", "font-size=\"14\" font-weight=\"bold\"", title)
-    )
-}
-
-fn text(x: f64, y: f64, anchor: &str, style: &str, words: &str) -> String {
-    let words = words.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
-    format!("<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" {style}>{words}</text>\n")
-}
-
-fn line(from: (f64, f64), to: (f64, f64), style: &str) -> String {
-    format!("<line x1=\"{:.1}\" y1=\"{:.1}\" x2=\"{:.1}\" y2=\"{:.1}\" {style}/>\n", from.0, from.1, to.0, to.1)
-}
-
-/// Smallest of 1, 2 and 5 times a power of ten that is not below `least`.
-fn round_step(least: f64) -> f64 {
-    let power = 10f64.powf(least.max(1e-9).log10().floor());
-    [1.0, 2.0, 5.0].into_iter().map(|factor| factor * power).find(|step| *step >= least).unwrap_or(10.0 * power)
-}
-
 /// Access time in cycles over the size of the array (base 2): one line for each condition and program.
 fn sweep(report: &Report) -> String {
     #[expect(clippy::cast_precision_loss, reason = "a place in a picture")]
@@ -58,38 +33,45 @@ fn sweep(report: &Report) -> String {
     let (low, high) = (sizes.iter().copied().fold(f64::INFINITY, f64::min), sizes.iter().copied().fold(0.0, f64::max));
     let all = || report.points.iter().flat_map(|point| &point.conditions);
     let most = all().flat_map(|of| &of.programs).map(|program| program.access_cycles).fold(1.0, f64::max);
-    let step = round_step(most / 5.0);
-    let top = (most / step * 1.02).ceil() * step;
+    let cycles = Axis::over([0.0, most].into_iter(), true);
     let across =
         |size: f64| LEFT + if high > low { (size - low) / (high - low) * PLOT_WIDTH } else { PLOT_WIDTH / 2.0 };
-    let up = |cycles: f64| TOP + PLOT_HEIGHT - cycles / top * PLOT_HEIGHT;
-    let mut inside = String::new();
-    let mut tick = 0.0;
-    while tick <= top * 1.001 {
-        inside += &line((LEFT, up(tick)), (LEFT + PLOT_WIDTH, up(tick)), "stroke=\"#e4e4e4\"");
-        inside += &text(LEFT - 8.0, up(tick) + 4.0, "end", "", &format!("{tick}"));
-        tick += step;
-    }
     let bottom = TOP + PLOT_HEIGHT;
+    let up = |value: f64| cycles.place(value, bottom, TOP);
+    let mut inside = String::new();
+    for tick in cycles.ticks() {
+        inside += &rule((LEFT, up(tick)), (LEFT + PLOT_WIDTH, up(tick)), "stroke=\"#e4e4e4\"");
+        inside += &text(LEFT - 8.0, up(tick) + 4.0, "text-anchor=\"end\"", &cycles.label(tick));
+    }
     let mut free_from = f64::NEG_INFINITY;
     for bytes in report.points.iter().filter_map(|point| point.array_bytes) {
         let x = across(size(bytes));
-        inside += &line((x, bottom), (x, bottom + 5.0), "stroke=\"#888888\"");
+        inside += &rule((x, bottom), (x, bottom + 5.0), "stroke=\"#888888\"");
         if x >= free_from {
-            inside += &text(x, bottom + 18.0, "middle", "font-size=\"10\"", &bytes.to_string().replace(".0 ", " "));
+            inside += &text(
+                x,
+                bottom + 18.0,
+                "text-anchor=\"middle\" font-size=\"10\"",
+                &bytes.to_string().replace(".0 ", " "),
+            );
             free_from = x + 46.0;
         }
     }
-    inside +=
-        &text(LEFT + PLOT_WIDTH / 2.0, bottom + 38.0, "middle", "fill=\"#444444\"", "size of the array (logarithmic)");
-    let turned = format!("fill=\"#444444\" transform=\"rotate(-90 18 {:.1})\"", TOP + PLOT_HEIGHT / 2.0);
-    inside += &text(18.0, TOP + PLOT_HEIGHT / 2.0, "middle", &turned, "time of an access, cycles");
+    inside += &text(
+        LEFT + PLOT_WIDTH / 2.0,
+        bottom + 38.0,
+        "text-anchor=\"middle\" fill=\"#444444\"",
+        "size of the array (logarithmic)",
+    );
+    let turned =
+        format!("text-anchor=\"middle\" fill=\"#444444\" transform=\"rotate(-90 18 {:.1})\"", TOP + PLOT_HEIGHT / 2.0);
+    inside += &text(18.0, TOP + PLOT_HEIGHT / 2.0, &turned, "time of an access, cycles");
     let names: Vec<&str> = report
         .points
         .first()
         .map_or(Vec::new(), |point| point.conditions.iter().map(|condition| condition.name.as_str()).collect());
     let mut y = bottom + 62.0;
-    for (nth, (condition, colour)) in names.iter().zip(COLOURS.iter().cycle()).enumerate() {
+    for (nth, (condition, (colour, _))) in names.iter().zip(STYLES.iter().cycle()).enumerate() {
         let mut of: Vec<(&str, Vec<(f64, f64)>)> = Vec::new();
         for point in &report.points {
             let Some(bytes) = point.array_bytes else { continue };
@@ -113,13 +95,13 @@ fn sweep(report: &Report) -> String {
                 let _ = write!(path, "{}{x:.1} {y:.1} ", if nth == 0 { 'M' } else { 'L' });
             }
             let _ = writeln!(inside, "<path d=\"{}\" {style} stroke-linejoin=\"round\"/>", path.trim_end());
-            inside += &line((x, y - 4.0), (x + 26.0, y - 4.0), &style);
-            inside += &text(x + 32.0, y, "start", "", &format!("{condition}: {program}"));
+            inside += &rule((x, y - 4.0), (x + 26.0, y - 4.0), &style);
+            inside += &text(x + 32.0, y, "text-anchor=\"start\"", &format!("{condition}: {program}"));
             x += 240.0;
         }
         y += ROW;
     }
-    sheet(&report.title, LEFT + PLOT_WIDTH + 30.0, y, &inside)
+    document(&report.title, LEFT + PLOT_WIDTH + 30.0, y, &inside)
 }
 
 /// Bar of unfairness for each condition, with a mark for the slowdown of each program.
@@ -129,20 +111,17 @@ fn bars(report: &Report) -> String {
     let unfairness = |of: &OfCondition| of.metrics.map_or(1.0, |metrics| metrics.unfairness);
     let slowdowns = |of: &OfCondition| of.programs.iter().map(|program| program.slowdown).collect::<Vec<_>>();
     let most = conditions.iter().flat_map(|of| slowdowns(of).into_iter().chain([unfairness(of)])).fold(1.0, f64::max);
-    let step = round_step(most / 8.0);
-    let end = (most / step * 1.02).ceil() * step;
-    let across = |value: f64| NAMES + value / end * PLOT_WIDTH;
+    let axis = Axis::over([0.0, most].into_iter(), true);
+    let across = |value: f64| axis.place(value, NAMES, NAMES + PLOT_WIDTH);
     #[expect(clippy::cast_precision_loss, reason = "a handful of rows")]
     let bottom = TOP + ROW * 1.5 * conditions.len() as f64 + 4.0;
     let mut inside = String::new();
-    let mut tick = 0.0;
-    while tick <= end * 1.001 {
-        inside += &line((across(tick), TOP), (across(tick), bottom), "stroke=\"#e4e4e4\"");
-        inside += &text(across(tick), bottom + 16.0, "middle", "", &format!("{:.2}", tick).replace(".00", ""));
-        tick += step;
+    for tick in axis.ticks() {
+        inside += &rule((across(tick), TOP), (across(tick), bottom), "stroke=\"#e4e4e4\"");
+        inside += &text(across(tick), bottom + 16.0, "text-anchor=\"middle\"", &axis.label(tick));
     }
     let mut y = TOP + 6.0;
-    for (of, colour) in conditions.iter().zip(COLOURS.iter().cycle()) {
+    for (of, (colour, _)) in conditions.iter().zip(STYLES.iter().cycle()) {
         let wide = across(unfairness(of)) - NAMES;
         let _ = writeln!(
             inside,
@@ -150,21 +129,20 @@ fn bars(report: &Report) -> String {
         );
         for slowdown in slowdowns(of) {
             let x = across(slowdown);
-            inside += &line((x, y - 2.0), (x, y + ROW + 2.0), "stroke=\"#222222\" stroke-width=\"1.5\"");
+            inside += &rule((x, y - 2.0), (x, y + ROW + 2.0), "stroke=\"#222222\" stroke-width=\"1.5\"");
         }
-        inside += &text(NAMES - 8.0, y + 13.0, "end", "", &of.name);
+        inside += &text(NAMES - 8.0, y + 13.0, "text-anchor=\"end\"", &of.name);
         inside += &text(
             across(unfairness(of)) + 6.0,
             y + 13.0,
-            "start",
-            "font-size=\"10\"",
+            "text-anchor=\"start\" font-size=\"10\"",
             &format!("{:.3}", unfairness(of)),
         );
         y += ROW * 1.5;
     }
     let words = "bar: unfairness (greatest over least slowdown); marks: the slowdown of each program";
-    inside += &text(NAMES, bottom + 36.0, "start", "fill=\"#444444\"", words);
-    sheet(&report.title, NAMES + PLOT_WIDTH + 60.0, bottom + 50.0, &inside)
+    inside += &text(NAMES, bottom + 36.0, "text-anchor=\"start\" fill=\"#444444\"", words);
+    document(&report.title, NAMES + PLOT_WIDTH + 60.0, bottom + 50.0, &inside)
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::escaped;
+use super::{document, escaped, text};
 
 /// Ratios over two things.
 #[derive(Clone, Debug)]
@@ -39,22 +39,10 @@ pub fn heat_map(map: &HeatMap) -> String {
     let cell = ((WIDTH_MIN - LEFT - RIGHT) / columns).max(CELL_MIN);
     let (width, bottom) = (LEFT + cell * columns + RIGHT, TOP + ROW * map.rows.len() as f64);
     let height = bottom + LEGEND + 40.0;
-    let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.0} {height:.0}\" width=\"{width:.0}\" \
-         height=\"{height:.0}\" font-family=\"system-ui, 'DejaVu Sans', Helvetica, Arial, sans-serif\" font-size=\"12\" \
-         fill=\"#222222\">\n<rect width=\"{width:.0}\" height=\"{height:.0}\" fill=\"#ffffff\"/>\n\
-         <text x=\"16\" y=\"28\" font-size=\"16\" font-weight=\"bold\">{}</text>\n",
-        escaped(&map.title)
-    );
+    let mut svg = String::new();
     for (nth, (name, ratios)) in map.rows.iter().enumerate() {
         let y = TOP + ROW * nth as f64;
-        let _ = writeln!(
-            svg,
-            "<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>",
-            LEFT - 8.0,
-            y + ROW / 2.0 + 4.0,
-            escaped(name)
-        );
+        svg += &text(LEFT - 8.0, y + ROW / 2.0 + 4.0, "text-anchor=\"end\"", name);
         for (column, &ratio) in ratios.iter().enumerate().filter(|(_, ratio)| ratio.is_finite()) {
             let of = map.columns.get(column).map_or("", String::as_str);
             let _ = writeln!(
@@ -70,7 +58,7 @@ pub fn heat_map(map: &HeatMap) -> String {
     }
     names(&mut svg, map, cell, bottom);
     legend(&mut svg, bottom + 58.0);
-    svg + "</svg>\n"
+    document(&map.title, width.round(), height.round(), &svg)
 }
 
 /// Names of the columns, as many as fit, and their label.
@@ -79,22 +67,12 @@ fn names(svg: &mut String, map: &HeatMap, cell: f64, bottom: f64) {
     for (column, name) in map.columns.iter().enumerate() {
         let x = LEFT + cell * (column as f64 + 0.5);
         if x >= free_from {
-            let _ = writeln!(
-                svg,
-                "<text x=\"{x:.1}\" y=\"{}\" text-anchor=\"middle\" font-size=\"11\">{}</text>",
-                bottom + 14.0,
-                escaped(name)
-            );
+            *svg += &text(x, bottom + 14.0, "text-anchor=\"middle\" font-size=\"11\"", name);
             free_from = x + NAME;
         }
     }
-    let _ = writeln!(
-        svg,
-        "<text x=\"{:.1}\" y=\"{}\" text-anchor=\"middle\" fill=\"#444444\">{}</text>",
-        LEFT + cell * map.columns.len() as f64 / 2.0,
-        bottom + 34.0,
-        escaped(&map.x_label)
-    );
+    let middle = LEFT + cell * map.columns.len() as f64 / 2.0;
+    *svg += &text(middle, bottom + 34.0, "text-anchor=\"middle\" fill=\"#444444\"", &map.x_label);
 }
 
 /// Legend from colours to ratios.
@@ -107,7 +85,7 @@ fn legend(svg: &mut String, y: f64) {
         let _ = writeln!(svg, "<rect x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"12\" fill=\"{}\"/>", colour(ratio));
         if step % (STEPS / 4) == 0 {
             let (x, y) = (x + width / 2.0, y + 26.0);
-            let _ = writeln!(svg, "<text x=\"{x}\" y=\"{y}\" text-anchor=\"middle\" font-size=\"11\">{ratio}</text>");
+            *svg += &text(x, y, "text-anchor=\"middle\" font-size=\"11\"", &ratio.to_string());
         }
     }
     let _ = writeln!(

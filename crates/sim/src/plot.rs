@@ -1,5 +1,6 @@
-//! Line charts as SVG: axes, ticks and a legend, without a library or a font file. Bars, heat maps and charts of ratios
-//! are in `plot/`.
+//! Charts as SVG, without a library or a font file: lines, with axes, ticks and a legend. Bars, heat maps and charts of
+//! ratios are in `plot/`. The palette and the elements that all pictures share are here, also for `cache/figure.rs`.
+//! Pure.
 
 use std::fmt::Write as _;
 
@@ -41,11 +42,14 @@ const TOP: f64 = 58.0;
 const BOTTOM: f64 = 52.0;
 const HEAD: f64 = 44.0;
 
+/// Attributes of the title of a chart.
+const CHART_TITLE: &str = "font-size=\"13\" font-weight=\"bold\"";
+
 /// Widths of the first, the second, and all other lines.
 const WIDTHS: [f64; 3] = [4.0, 2.6, 1.8];
 
 /// Colours that people with any colour vision can tell apart (M. Okabe, K. Ito, 2008), each with its own dashes.
-const STYLES: [(&str, &str); 10] = [
+pub(crate) const STYLES: [(&str, &str); 10] = [
     ("#9a9a9a", ""),
     ("#d55e00", "7 3"),
     ("#0072b2", ""),
@@ -68,19 +72,32 @@ pub fn grid(title: &str, charts: &[Chart], columns: usize) -> String {
 fn sheet(title: &str, parts: &[String], columns: usize, part_height: f64) -> String {
     let columns = columns.clamp(1, parts.len().max(1));
     let rows = parts.len().div_ceil(columns);
-    let (width, height) = (WIDTH * columns as f64, HEAD + part_height * rows as f64);
-    let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" height=\"{height}\" \
-         font-family=\"system-ui, 'DejaVu Sans', Helvetica, Arial, sans-serif\" font-size=\"12\" fill=\"#222222\">\n\
-         <rect width=\"{width}\" height=\"{height}\" fill=\"#ffffff\"/>\n\
-         <text x=\"{LEFT}\" y=\"28\" font-size=\"16\" font-weight=\"bold\">{}</text>\n",
-        escaped(title)
-    );
+    let mut inside = String::new();
     for (place, part) in parts.iter().enumerate() {
         let (x, y) = ((place % columns) as f64 * WIDTH, HEAD + (place / columns) as f64 * part_height);
-        let _ = write!(svg, "<g transform=\"translate({x} {y})\">\n{part}</g>\n");
+        let _ = write!(inside, "<g transform=\"translate({x} {y})\">\n{part}</g>\n");
     }
-    svg + "</svg>\n"
+    document(title, WIDTH * columns as f64, HEAD + part_height * rows as f64, &inside)
+}
+
+/// A picture with its title; `inside` begins below [`HEAD`].
+pub(crate) fn document(title: &str, width: f64, height: f64, inside: &str) -> String {
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" height=\"{height}\" \
+         font-family=\"system-ui, 'DejaVu Sans', Helvetica, Arial, sans-serif\" font-size=\"12\" fill=\"#222222\">\n\
+         <rect width=\"{width}\" height=\"{height}\" fill=\"#ffffff\"/>\n{}{inside}</svg>\n",
+        text(LEFT, 28.0, "font-size=\"16\" font-weight=\"bold\"", title)
+    )
+}
+
+/// Words at a place, with attributes such as `text-anchor="middle"`.
+pub(crate) fn text(x: f64, y: f64, attributes: &str, words: &str) -> String {
+    format!("<text x=\"{x:.1}\" y=\"{y:.1}\" {attributes}>{}</text>\n", escaped(words))
+}
+
+/// A straight line, with attributes such as `stroke="#888888"`.
+pub(crate) fn rule(from: (f64, f64), to: (f64, f64), attributes: &str) -> String {
+    format!("<line x1=\"{:.1}\" y1=\"{:.1}\" x2=\"{:.1}\" y2=\"{:.1}\" {attributes}/>\n", from.0, from.1, to.0, to.1)
 }
 
 /// The text of one chart, its upper left corner at the origin.
@@ -96,33 +113,22 @@ fn one(chart: &Chart) -> String {
             format!("stroke=\"{colour}\" stroke-width=\"{}\" stroke-dasharray=\"{dashes}\"", WIDTHS[nth.min(2)]);
         line(&mut svg, series, &style, &x_axis, &y_axis);
     }
-    legend(&mut svg, &chart.series);
+    legend(&mut svg, chart.series.iter().map(|series| series.name.as_str()));
     svg
 }
 
 fn frame(svg: &mut String, chart: &Chart, x_axis: &Axis, y_axis: &Axis) {
     let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
-    let _ = writeln!(
-        svg,
-        "<text x=\"{LEFT}\" y=\"20\" font-size=\"13\" font-weight=\"bold\">{}</text>",
-        escaped(&chart.title)
-    );
+    *svg += &text(LEFT, 20.0, CHART_TITLE, &chart.title);
     for tick in y_axis.ticks() {
         let y = y_axis.place(tick, bottom, TOP);
-        let _ = writeln!(svg, "<line x1=\"{LEFT}\" y1=\"{y:.1}\" x2=\"{right}\" y2=\"{y:.1}\" stroke=\"#e4e4e4\"/>");
-        let (x, y, label) = (LEFT - 8.0, y + 4.0, y_axis.label(tick));
-        let _ = writeln!(svg, "<text x=\"{x}\" y=\"{y:.1}\" text-anchor=\"end\">{label}</text>");
+        *svg += &rule((LEFT, y), (right, y), "stroke=\"#e4e4e4\"");
+        *svg += &text(LEFT - 8.0, y + 4.0, "text-anchor=\"end\"", &y_axis.label(tick));
     }
     for tick in x_axis.ticks() {
         let x = x_axis.place(tick, LEFT, right);
-        let _ = writeln!(
-            svg,
-            "<line x1=\"{x:.1}\" y1=\"{bottom}\" x2=\"{x:.1}\" y2=\"{:.1}\" stroke=\"#888888\"/>\n\
-             <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
-            bottom + 5.0,
-            bottom + 19.0,
-            x_axis.label(tick)
-        );
+        *svg += &rule((x, bottom), (x, bottom + 5.0), "stroke=\"#888888\"");
+        *svg += &text(x, bottom + 19.0, "text-anchor=\"middle\"", &x_axis.label(tick));
     }
     axes(svg, [LEFT, TOP, right, bottom], HEIGHT, [&chart.x_label, &chart.y_label]);
 }
@@ -144,24 +150,17 @@ fn line(svg: &mut String, series: &Series, style: &str, x_axis: &Axis, y_axis: &
 }
 
 /// Names beside a piece of their line, below the title, in as many rows as it takes.
-fn legend(svg: &mut String, series: &[Series]) {
+fn legend<'a>(svg: &mut String, names: impl Iterator<Item = &'a str>) {
     let (mut x, mut y) = (LEFT, 40.0);
-    for (series, (colour, dashes)) in series.iter().zip(STYLES.iter().cycle()) {
+    for (name, (colour, dashes)) in names.zip(STYLES.iter().cycle()) {
         // Letters of this size are about 7 wide; a small error only moves the next name.
-        let width = 30.0 + 7.0 * series.name.chars().count() as f64 + 22.0;
+        let width = 30.0 + 7.0 * name.chars().count() as f64 + 22.0;
         if x > LEFT && x + width > WIDTH + 22.0 {
             (x, y) = (LEFT, y + 13.0);
         }
-        let _ = writeln!(
-            svg,
-            "<line x1=\"{x:.1}\" y1=\"{:.1}\" x2=\"{:.1}\" y2=\"{:.1}\" stroke=\"{colour}\" stroke-width=\"2.4\" \
-             stroke-dasharray=\"{dashes}\"/>\n<text x=\"{:.1}\" y=\"{y}\">{}</text>",
-            y - 4.0,
-            x + 24.0,
-            y - 4.0,
-            x + 30.0,
-            escaped(&series.name)
-        );
+        let stroke = format!("stroke=\"{colour}\" stroke-width=\"2.4\" stroke-dasharray=\"{dashes}\"");
+        *svg += &rule((x, y - 4.0), (x + 24.0, y - 4.0), &stroke);
+        *svg += &text(x + 30.0, y, "", name);
         x += width;
     }
 }
@@ -186,7 +185,7 @@ fn escaped(text: &str) -> String {
 }
 
 /// A range of values, cut into round steps.
-struct Axis {
+pub(crate) struct Axis {
     low: f64,
     high: f64,
     step: f64,
@@ -194,7 +193,7 @@ struct Axis {
 
 impl Axis {
     /// The axis that shows all `values`; from zero when asked to and none is negative.
-    fn over(values: impl Iterator<Item = f64>, from_zero: bool) -> Axis {
+    pub(crate) fn over(values: impl Iterator<Item = f64>, from_zero: bool) -> Axis {
         let (mut low, mut high) = values.fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), v| (l.min(v), h.max(v)));
         if low > high {
             (low, high) = (0.0, 1.0);
@@ -213,18 +212,18 @@ impl Axis {
         Axis { low, high, step }
     }
 
-    fn ticks(&self) -> Vec<f64> {
+    pub(crate) fn ticks(&self) -> Vec<f64> {
         let first = (self.low / self.step - 1e-9).ceil();
         let ticks = (0..20).map(|tick| (first + f64::from(tick)) * self.step);
         ticks.take_while(|tick| *tick <= self.high + self.step * 1e-6).collect()
     }
 
     /// Position of `value` between the coordinates `from` and `to`.
-    fn place(&self, value: f64, from: f64, to: f64) -> f64 {
+    pub(crate) fn place(&self, value: f64, from: f64, to: f64) -> f64 {
         from + (value - self.low) / (self.high - self.low) * (to - from)
     }
 
-    fn label(&self, tick: f64) -> String {
+    pub(crate) fn label(&self, tick: f64) -> String {
         let digits = if self.step >= 1.0 { 0 } else { 2 };
         let plain = format!("{:.digits$}", tick.abs());
         let (whole, part) = plain.split_once('.').map_or((plain.as_str(), ""), |(whole, part)| (whole, part));

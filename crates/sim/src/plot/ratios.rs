@@ -4,7 +4,7 @@
 
 use std::fmt::Write as _;
 
-use super::{STYLES, WIDTH, WIDTHS, axes, escaped, sheet};
+use super::{CHART_TITLE, STYLES, WIDTH, WIDTHS, axes, legend, rule, sheet, text};
 
 /// One value.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -60,7 +60,7 @@ fn one(chart: &Ratios) -> String {
     frame(&mut svg, chart, &axis);
     match chart.shape {
         Shape::Lines => {
-            legend(&mut svg, chart);
+            legend(&mut svg, chart.series.iter().map(|(name, _)| name.as_str()));
             for (nth, (_, points)) in chart.series.iter().enumerate() {
                 line(&mut svg, chart, points, nth, &axis);
             }
@@ -82,22 +82,16 @@ fn column(chart: &Ratios, place: usize) -> (f64, f64) {
 
 fn frame(svg: &mut String, chart: &Ratios, axis: &Axis) {
     let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
-    let title = escaped(&chart.title);
-    let _ = writeln!(svg, "<text x=\"{LEFT}\" y=\"20\" font-size=\"13\" font-weight=\"bold\">{title}</text>");
+    *svg += &text(LEFT, 20.0, CHART_TITLE, &chart.title);
     for tick in axis.ticks() {
         let y = axis.place(tick);
         let stroke = if (tick - 1.0).abs() < 1e-9 { "#888888" } else { "#e4e4e4" };
-        let _ = writeln!(
-            svg,
-            "<line x1=\"{LEFT}\" y1=\"{y:.1}\" x2=\"{right}\" y2=\"{y:.1}\" stroke=\"{stroke}\"/>\n\
-             <text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{tick}</text>",
-            LEFT - 8.0,
-            y + 4.0
-        );
+        *svg += &rule((LEFT, y), (right, y), &format!("stroke=\"{stroke}\""));
+        *svg += &text(LEFT - 8.0, y + 4.0, "text-anchor=\"end\"", &tick.to_string());
     }
     for (place, name) in chart.places.iter().enumerate() {
         let (x, y) = (column(chart, place).0, bottom + 18.0);
-        let _ = writeln!(svg, "<text x=\"{x:.1}\" y=\"{y}\" text-anchor=\"middle\">{}</text>", escaped(name));
+        *svg += &text(x, y, "text-anchor=\"middle\"", name);
     }
     axes(svg, [LEFT, TOP, right, bottom], HEIGHT, [&chart.x_label, &chart.y_label]);
 }
@@ -159,30 +153,6 @@ fn number(point: Point) -> String {
     let Point { ratio, is_beyond } = point;
     let text = if ratio >= 100.0 || is_beyond { format!("{ratio:.0}") } else { format!("{ratio:.2}") };
     if is_beyond { format!("&gt;{text}") } else { text }
-}
-
-/// Names beside a piece of their line, in as many rows as they need.
-fn legend(svg: &mut String, chart: &Ratios) {
-    let (mut x, mut y) = (LEFT, 40.0);
-    for (nth, (name, _)) in chart.series.iter().enumerate() {
-        // Letters of this size are about 7 wide.
-        let width = 30.0 + 7.0 * name.chars().count() as f64 + 14.0;
-        if x > LEFT && x + width > WIDTH {
-            (x, y) = (LEFT, y + 17.0);
-        }
-        let (colour, dashes) = STYLES[nth % STYLES.len()];
-        let _ = writeln!(
-            svg,
-            "<line x1=\"{x:.1}\" y1=\"{:.1}\" x2=\"{:.1}\" y2=\"{:.1}\" stroke=\"{colour}\" stroke-width=\"2.4\" \
-             stroke-dasharray=\"{dashes}\"/>\n<text x=\"{:.1}\" y=\"{y}\">{}</text>",
-            y - 4.0,
-            x + 24.0,
-            y - 4.0,
-            x + 30.0,
-            escaped(name)
-        );
-        x += width;
-    }
 }
 
 /// A logarithmic axis that shows 1.

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Axis, STYLES, WIDTH, escaped, sheet};
+use super::{Axis, CHART_TITLE, STYLES, WIDTH, axes, rule, sheet, text};
 
 /// One bar.
 #[derive(Clone, Debug)]
@@ -45,29 +45,17 @@ fn one(chart: &Bars) -> String {
     let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
     let tops = chart.bars.iter().flat_map(|bar| [bar.value, bar.range.1]).filter(|value| value.is_finite());
     let axis = Axis::over(tops.chain([0.0]), true);
-    let mut svg =
-        format!("<text x=\"{LEFT}\" y=\"20\" font-size=\"13\" font-weight=\"bold\">{}</text>\n", escaped(&chart.title));
+    let mut svg = text(LEFT, 20.0, CHART_TITLE, &chart.title);
     for tick in axis.ticks() {
-        let (y, label) = (axis.place(tick, bottom, TOP), axis.label(tick));
-        let _ = writeln!(
-            svg,
-            "<line x1=\"{LEFT}\" y1=\"{y:.1}\" x2=\"{right}\" y2=\"{y:.1}\" stroke=\"#e4e4e4\"/>\n\
-             <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{label}</text>",
-            LEFT - 8.0,
-            y + 4.0
-        );
+        let y = axis.place(tick, bottom, TOP);
+        svg += &rule((LEFT, y), (right, y), "stroke=\"#e4e4e4\"");
+        svg += &text(LEFT - 8.0, y + 4.0, "text-anchor=\"end\"", &axis.label(tick));
     }
     let width = (right - LEFT) / chart.bars.len().max(1) as f64;
     for (nth, (bar, (colour, _))) in chart.bars.iter().zip(STYLES.iter().cycle()).enumerate() {
         draw(&mut svg, bar, colour, LEFT + width * (nth as f64 + 0.5), width, &axis);
     }
-    let _ = writeln!(
-        svg,
-        "<path d=\"M{LEFT} {TOP} V{bottom} H{right}\" fill=\"none\" stroke=\"#888888\"/>\n\
-         <text transform=\"translate(16 {:.1}) rotate(-90)\" text-anchor=\"middle\" fill=\"#444444\">{}</text>",
-        f64::midpoint(TOP, bottom),
-        escaped(&chart.y_label)
-    );
+    axes(&mut svg, [LEFT, TOP, right, bottom], HEIGHT, ["", &chart.y_label]);
     svg
 }
 
@@ -75,7 +63,7 @@ fn draw(svg: &mut String, bar: &Bar, colour: &str, middle: f64, width: f64, axis
     let bottom = HEIGHT - BOTTOM;
     for (row, line) in in_lines(&bar.name).iter().enumerate() {
         let y = bottom + 18.0 + 14.0 * row as f64;
-        let _ = writeln!(svg, "<text x=\"{middle:.1}\" y=\"{y:.1}\" text-anchor=\"middle\">{}</text>", escaped(line));
+        *svg += &text(middle, y, "text-anchor=\"middle\"", line);
     }
     if !bar.value.is_finite() {
         return;
