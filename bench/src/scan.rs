@@ -6,6 +6,7 @@ use std::io::Read as _;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use linux::cpu_time;
 
 use crate::harness::{Metric, Runs};
 use crate::masu::Masu;
@@ -82,11 +83,11 @@ pub fn run(session: &Session, options: &Options) -> Result<()> {
 }
 
 fn by_smaps(pid: u32, gib: f64) -> Result<Cost> {
-    let per_gib = |begun: Duration| thread_time().saturating_sub(begun).as_secs_f64() * 1e6 / gib;
-    let begun = thread_time();
+    let per_gib = |begun: Duration| cpu_time::of_thread().saturating_sub(begun).as_secs_f64() * 1e6 / gib;
+    let begun = cpu_time::of_thread();
     fs::write(format!("/proc/{pid}/clear_refs"), "1").context("cannot clear the accessed bits (this needs root)")?;
     let clear_us = per_gib(begun);
-    let begun = thread_time();
+    let begun = cpu_time::of_thread();
     let mut text = String::new();
     fs::File::open(format!("/proc/{pid}/smaps"))?.read_to_string(&mut text)?;
     let scan_us = per_gib(begun);
@@ -103,10 +104,4 @@ fn by_masu(session: &Session, masu: &Masu, pid: u32, options: &Options) -> Resul
         clear_us: report.clear_us_per_gib.context("masu reports no clear_us_per_gib")?,
     };
     Ok((cost, report.backend.to_string()))
-}
-
-/// Processor time of this thread; masu counts its costs in the same way.
-pub fn thread_time() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    Duration::try_from(time).unwrap_or_default()
 }

@@ -25,7 +25,7 @@ use crate::workload::{Reply, Workload};
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
     /// Time in all, such as 120s or 2m
-    #[arg(long = "for", default_value = "120s", value_parser = time)]
+    #[arg(long = "for", default_value = "120s", value_parser = parse_time)]
     pub time: Duration,
     /// Memory that the program's threads share, in MiB
     #[arg(long, default_value_t = 256)]
@@ -42,7 +42,7 @@ pub struct Options {
 }
 
 /// `120s`, `120` or `2m`.
-pub(crate) fn time(text: &str) -> Result<Duration, String> {
+pub(crate) fn parse_time(text: &str) -> Result<Duration, String> {
     let (number, unit_s) = match text.strip_suffix('m') {
         Some(minutes) => (minutes, 60.0),
         None => (text.strip_suffix('s').unwrap_or(text), 1.0),
@@ -205,9 +205,14 @@ mod tests {
 
     #[test]
     fn times_are_seconds_with_or_without_their_unit_or_minutes() {
-        assert_eq!(time("120s"), Ok(Duration::from_secs(120)));
-        assert_eq!(time("0.5"), Ok(Duration::from_millis(500)));
-        assert_eq!(time("5m"), Ok(Duration::from_secs(300)));
-        assert!(time("-1").is_err() && time("soon").is_err() && time("inf").is_err() && time("m").is_err());
+        assert_eq!(parse_time("120s"), Ok(Duration::from_secs(120)));
+        assert_eq!(parse_time("0.5"), Ok(Duration::from_millis(500)));
+        assert_eq!(parse_time("5m"), Ok(Duration::from_secs(300)));
+        assert!(
+            parse_time("-1").is_err()
+                && parse_time("soon").is_err()
+                && parse_time("inf").is_err()
+                && parse_time("m").is_err()
+        );
     }
 }

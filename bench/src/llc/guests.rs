@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use linux::cpu_time;
 
 use super::index::ns_per;
 use super::ksm::{self, Merging};
@@ -14,7 +15,6 @@ use crate::children::OwnChild;
 use crate::harness::{Metric, Runs};
 use crate::place::Place;
 use crate::report::{Report, Target, Unit};
-use crate::scan::thread_time;
 use crate::session::Session;
 
 /// Arguments of `masu-bench llc-guests`.
@@ -123,14 +123,14 @@ pub fn run(session: &Session, options: &Options) -> Result<()> {
 
 /// Kernel's sums for each mapping of these processes.
 fn by_smaps(machines: impl Iterator<Item = u32>, pages: f64) -> Result<Look> {
-    let begun = thread_time();
+    let begun = cpu_time::of_thread();
     let mut kib = 0;
     for pid in machines {
         let text = fs::read_to_string(format!("/proc/{pid}/smaps"))?;
         let merged = text.lines().filter_map(|line| line.strip_prefix("KSM:")?.trim().strip_suffix(" kB"));
         kib += merged.map(|kib| Ok(kib.parse::<u64>()?)).sum::<Result<u64>>()?;
     }
-    let took = thread_time().saturating_sub(begun);
+    let took = cpu_time::of_thread().saturating_sub(begun);
     ensure!(kib > 0, "smaps has no merged page");
     Ok(Look { ns: took.as_secs_f64() * 1e9 / pages, merged_pages: kib as f64 / 4.0 })
 }

@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt as _;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use linux::cpu_time;
 use llc::shared;
 
 use super::ksm::{self, Merging};
@@ -13,7 +14,6 @@ use crate::harness::{Column, Metric, Runs};
 use crate::masu::Masu;
 use crate::place::Place;
 use crate::report::{Report, Target, Unit};
-use crate::scan::thread_time;
 use crate::session::Session;
 use crate::workload::Workload;
 
@@ -118,18 +118,18 @@ pub(super) fn ns_per(of: &shared::report::Report, number: f64) -> f64 {
 
 /// Kernel's sums for each mapping, `KSM:` among them.
 fn by_smaps(programs: &[Workload], pages: f64) -> Result<Cost> {
-    let begun = thread_time();
+    let begun = cpu_time::of_thread();
     for program in programs {
         let text = fs::read_to_string(format!("/proc/{}/smaps", program.pid()))?;
         ensure!(text.contains("KSM:"), "smaps has no line `KSM:`");
     }
-    Ok(baseline(thread_time().saturating_sub(begun), pages))
+    Ok(baseline(cpu_time::of_thread().saturating_sub(begun), pages))
 }
 
 /// Two calls for each page.
 fn one_by_one(programs: &[Workload], pages: f64, expected: u64) -> Result<Cost> {
     let flags = File::open("/proc/kpageflags").context("cannot read flags of frames (this needs root)")?;
-    let begun = thread_time();
+    let begun = cpu_time::of_thread();
     let mut merged = 0u64;
     for program in programs {
         let words = File::open(format!("/proc/{}/pagemap", program.pid()))?;
@@ -142,7 +142,7 @@ fn one_by_one(programs: &[Workload], pages: f64, expected: u64) -> Result<Cost> 
             merged += u64::from_ne_bytes(word) >> 21 & 1;
         }
     }
-    let took = thread_time().saturating_sub(begun);
+    let took = cpu_time::of_thread().saturating_sub(begun);
     ensure!(merged == expected, "page by page {merged} of {expected} are merged");
     Ok(baseline(took, pages))
 }

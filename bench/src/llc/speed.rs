@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
+use linux::cpu_time;
 use serde::Deserialize;
 use sim::cache::files;
 use sim::cache::machine::{Build, Found, Level, Machine};
@@ -18,7 +19,6 @@ use units::{Bytes, WayMask, Ways};
 use super::scenario;
 use crate::harness::{Metric, Runs};
 use crate::report::{Report, Target, Unit};
-use crate::scan::thread_time;
 use crate::session::Session;
 
 /// Arguments of `masu-bench llc-speed`.
@@ -140,7 +140,7 @@ fn build() -> Build {
 fn by_masu(trace: &[Line]) -> Output {
     let mut machine = Machine::new(&build(), 1);
     let mut hits = [0; 3];
-    let begun = thread_time();
+    let begun = cpu_time::of_thread();
     for line in trace {
         match machine.access(0, *line, WayMask(u64::MAX), Filler::default()) {
             Found::Private(level) => hits[level] += 1,
@@ -148,7 +148,7 @@ fn by_masu(trace: &[Line]) -> Output {
             Found::Nowhere => {}
         }
     }
-    Output { seconds: thread_time().saturating_sub(begun).as_secs_f64(), hits }
+    Output { seconds: cpu_time::of_thread().saturating_sub(begun).as_secs_f64(), hits }
 }
 
 fn by_pycachesim(python: &Path, script: &Path, trace: &Path) -> Result<Output> {
@@ -164,9 +164,9 @@ fn whole(session: &Session, options: &Options, mut scenario: Scenario, report: &
     scenario.warm_up = Amount::Accesses(accesses / 10);
     scenario.measured = Amount::Accesses(accesses - accesses / 10);
     let watch = |_| session.stop.check().is_ok();
-    let begun = thread_time();
+    let begun = cpu_time::of_thread();
     run::beside_each_other(&scenario, Bytes(0), &scenario.conditions[0], None, &files::trace, &watch)?;
-    let took = thread_time().saturating_sub(begun).as_secs_f64();
+    let took = cpu_time::of_thread().saturating_sub(begun).as_secs_f64();
     let what = format!("eight programs, 20 MiB, 20 ways, {accesses} accesses");
     report.figure(&what, Unit::Seconds, Some(took), Some(Target::AtMost(300.0)));
     report.figure(

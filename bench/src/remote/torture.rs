@@ -23,13 +23,13 @@ use crate::pairs::order_of_round;
 use crate::report::Report;
 use crate::session::Session;
 use crate::table::Table;
-use crate::torture::time;
+use crate::torture::parse_time;
 
 /// Arguments of `masu-bench remote-torture`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
     /// Time in all, such as 120s or 5m
-    #[arg(long = "for", default_value = "2m", value_parser = time)]
+    #[arg(long = "for", default_value = "2m", value_parser = parse_time)]
     pub time: Duration,
     /// Memory of the program, in MiB
     #[arg(long, default_value_t = 64)]

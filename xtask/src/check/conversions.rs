@@ -1,8 +1,7 @@
 //! Conversions between integers that hide an impossible case: `T::try_from(value).unwrap_or(0)`.
 
-use super::allowance::beyond;
+use super::Violation;
 use super::source::{Source, inside_brackets, line_of, words};
-use super::{Violation, allowance};
 
 /// Files whose functions name the expectation: `crates/units/src/cast.rs` and the ones of crates without dependencies.
 const CAST: &str = "/cast.rs";
@@ -10,16 +9,8 @@ const CAST: &str = "/cast.rs";
 const CALLS: [&str; 2] = ["try_from", "try_into"];
 const FALLBACKS: [&str; 2] = [".unwrap_or(", ".unwrap_or_default("];
 
-/// Conversions that are left, by package. A number here only shrinks.
-const LEFT: allowance::Left = &[("bench", 8)];
-
-/// Conversions beyond the numbers that are left.
-pub fn in_sources(sources: &[Source]) -> Vec<Violation> {
-    beyond(LEFT, sources, in_source)
-}
-
 /// Fallible conversions with a fallback, outside tests.
-fn in_source(source: &Source) -> Vec<Violation> {
+pub fn in_source(source: &Source) -> Vec<Violation> {
     if !source.path.ends_with(".rs") || source.path.ends_with(CAST) {
         return Vec::new();
     }

@@ -53,7 +53,7 @@ enum Desired {
 
 impl Desired {
     /// Reads the command's arguments; the error describes the first invalid one.
-    fn read(arguments: Vec<String>) -> Result<Desired, String> {
+    fn parse(arguments: Vec<String>) -> Result<Desired, String> {
         let (options, names): (Vec<String>, Vec<String>) =
             arguments.into_iter().partition(|argument| argument.starts_with('-'));
         let options: Vec<&str> = options.iter().map(String::as_str).collect();
@@ -92,7 +92,7 @@ impl Desired {
 }
 
 fn main() -> ExitCode {
-    let wanted = match Desired::read(std::env::args().skip(1).collect()) {
+    let wanted = match Desired::parse(std::env::args().skip(1).collect()) {
         Ok(wanted) => wanted,
         Err(wrong) => {
             eprintln!("transfer: {wrong}\n--help says what it knows");

@@ -49,7 +49,7 @@ fn who_knows_the_future_keeps_a_part_of_a_loop() {
 }
 
 fn read(words: &[&str]) -> Result<Desired, String> {
-    Desired::read(words.iter().map(ToString::to_string).collect())
+    Desired::parse(words.iter().map(ToString::to_string).collect())
 }
 
 fn printed(wanted: &Desired) -> String {
