@@ -444,7 +444,7 @@ mod tests {
     }
 
     fn report(add: impl FnOnce(&mut Report)) -> String {
-        let mut report = Report::new("toy", "toy", &Host::here());
+        let mut report = Report::new("example", "example", &Host::here());
         add(&mut report);
         report.to_string()
     }

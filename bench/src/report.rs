@@ -413,7 +413,7 @@ mod tests {
             load: 0.0,
         };
         let versus = Versus { baseline: "4 KiB", this: "masu" };
-        let mut report = Report::new("toy", "toy: nothing at all", &host);
+        let mut report = Report::new("example", "example: nothing at all", &host);
         report
             .compare("GET", Unit::PerSecond, Better::More, versus, (&[4e5; 6], &[5e5; 6]))
             .target(Target::AtLeast(0.99));
@@ -426,7 +426,7 @@ mod tests {
     #[test]
     fn a_benefit_stands_beside_its_cost_and_its_target() {
         let wanted = "\
-toy: nothing at all
+example: nothing at all
 host: 2 cores (EPYC), Linux 6.12, THP madvise (defrag madvise), 24.00 GiB memory, no swap, load 0.0      6 pairs, order ABBA
 
              4 KiB        masu   ratio   95 % interval
@@ -475,13 +475,13 @@ start and end   1.000 ms   4.000 ms     3.000 ms   3.000 ms … 3.000 ms   targe
         let mut report = report();
         report.sample("raw", [1, 2]);
         report.file("plot.svg", "<svg/>".into());
-        report.save_to(&folder.path().join("toy")).unwrap();
-        let text = fs::read_to_string(folder.path().join("toy/samples.json")).unwrap();
+        report.save_to(&folder.path().join("example")).unwrap();
+        let text = fs::read_to_string(folder.path().join("example/samples.json")).unwrap();
         let saved: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(saved["samples"]["raw"], json!([1, 2]));
         assert_eq!(saved["comparisons"][0]["this_samples"].as_array().unwrap().len(), 6);
         assert_eq!(saved["host"]["cores"], 2);
         assert!(saved["commit"].is_string());
-        assert!(folder.path().join("toy/plot.svg").exists() && folder.path().join("toy/table.txt").exists());
+        assert!(folder.path().join("example/plot.svg").exists() && folder.path().join("example/table.txt").exists());
     }
 }

@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// Holds the changed settings until dropped; after a crash, the next masu restores them. Merged pages stay merged.
 #[derive(Debug)]
 pub struct Merging {
-    _knobs: HostSettings<'static, Rooted>,
+    _settings: HostSettings<'static, Rooted>,
 }
 
 impl Merging {
@@ -31,13 +31,13 @@ impl Merging {
     /// # Errors
     /// When the kernel has no KSM, or we may not turn it.
     pub fn start() -> Result<Merging> {
-        let mut knobs = HostSettings::open(&*HOST, Path::new(JOURNALS))?;
+        let mut settings = HostSettings::open(&*HOST, Path::new(JOURNALS))?;
         for (name, value) in [("sleep_millisecs", "1"), ("pages_to_scan", "20000"), ("run", "1")] {
-            knobs
+            settings
                 .set(&format!("{}/{name}", linux::ksm::ROOT), value)
                 .context("cannot turn KSM on (this needs root)")?;
         }
-        Ok(Merging { _knobs: knobs })
+        Ok(Merging { _settings: settings })
     }
 }
 

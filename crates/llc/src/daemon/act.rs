@@ -202,10 +202,10 @@ impl<'f, F: KernelFiles> Mount<'f, F> {
     /// As [`Mount::apply`].
     pub fn collect(
         &mut self,
-        knobs: &mut HostSettings<'f, F>,
+        host_settings: &mut HostSettings<'f, F>,
         patience: &mut Patience<'_>,
     ) -> Result<Vec<String>, Failed> {
-        let collected = self.resctrl.change(knobs, patience)?.collect()?;
+        let collected = self.resctrl.change(host_settings, patience)?.collect()?;
         Ok(collected.iter().map(Group::to_string).collect())
     }
 
@@ -216,11 +216,11 @@ impl<'f, F: KernelFiles> Mount<'f, F> {
     pub fn apply(
         &mut self,
         step: &Step,
-        knobs: &mut HostSettings<'f, F>,
+        host_settings: &mut HostSettings<'f, F>,
         patience: &mut Patience<'_>,
     ) -> Result<Done, Failed> {
         tracing::debug!(?step, "step");
-        let mut changes = self.resctrl.change(knobs, patience)?;
+        let mut changes = self.resctrl.change(host_settings, patience)?;
         match step {
             Step::Make(label) => {
                 let made = changes.make(&group(label), patience)?;
@@ -423,7 +423,7 @@ mod tests {
     fn a_dry_run_says_exactly_what_is_written_and_all_is_put_back() {
         let kernel = kernel();
         let journal = tempfile::tempdir().unwrap();
-        let mut knobs = HostSettings::open(&kernel, journal.path()).unwrap();
+        let mut host_settings = HostSettings::open(&kernel, journal.path()).unwrap();
         let mut mount = mount(&kernel);
         let (observed, _) = mount.observed().unwrap();
         let steps = diff(&observed, &desired(), &BTreeMap::new(), units::Ways(1));
@@ -432,16 +432,16 @@ mod tests {
         assert_eq!(said.last().unwrap(), "/sys/fs/resctrl/masu-web/tasks <- 7");
         assert_eq!(kernel.writes(), [""; 0], "saying writes nothing");
         for step in &steps {
-            mount.apply(step, &mut knobs, &mut |_| false).unwrap();
+            mount.apply(step, &mut host_settings, &mut |_| false).unwrap();
         }
         let done: Vec<String> = kernel.writes().iter().map(|line| shown(line)).collect();
         assert_eq!(said, done);
         let (observed, _) = mount.observed().unwrap();
         assert!(observed["web"].ours && observed["shared.shop"].exclusive);
         for step in undo(&observed, &observed[""].masks) {
-            mount.apply(&step, &mut knobs, &mut |_| false).unwrap();
+            mount.apply(&step, &mut host_settings, &mut |_| false).unwrap();
         }
-        knobs.restore().unwrap();
+        host_settings.restore().unwrap();
         let undone: Vec<String> = kernel.writes()[done.len()..].iter().map(|line| shown(line)).collect();
         let expected = [
             "rmdir /sys/fs/resctrl/masu-shared.shop",
@@ -464,9 +464,9 @@ mod tests {
     fn a_process_that_ended_is_no_error_and_a_name_that_is_taken_is() {
         let kernel = kernel();
         let journal = tempfile::tempdir().unwrap();
-        let mut knobs = HostSettings::open(&kernel, journal.path()).unwrap();
+        let mut host_settings = HostSettings::open(&kernel, journal.path()).unwrap();
         let mut mount = mount(&kernel);
-        let mut apply = |step: &Step| mount.apply(step, &mut knobs, &mut |_| false);
+        let mut apply = |step: &Step| mount.apply(step, &mut host_settings, &mut |_| false);
         apply(&Step::Make("web".to_owned())).unwrap();
         let done = apply(&Step::Process("web".to_owned(), Pid(4121), [Pid(4121)].into())).unwrap();
         assert_eq!(done, Done { ended: 1, ..Done::default() });

@@ -118,7 +118,7 @@ const REPORT_EVERY: Duration = Duration::from_secs(10);
 const STALE: usize = 20;
 
 impl<W: HostOps> Daemon<W> {
-    /// A keeper that has done nothing yet.
+    /// A daemon that has done nothing yet.
     ///
     /// # Errors
     /// When the file system cannot be read; when there is nothing to do without it.

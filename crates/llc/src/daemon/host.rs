@@ -38,7 +38,7 @@ pub struct Host<F: KernelFiles + Sync + 'static> {
     observer: Option<Observer>,
     next_sets: Duration,
     mount: Option<Mount<'static, F>>,
-    knobs: HostSettings<'static, F>,
+    host_settings: HostSettings<'static, F>,
     counting: Counting,
     caches: BTreeMap<CacheId, (Cpus, Bytes)>,
     warmers: BTreeMap<Key, Warmer>,
@@ -56,7 +56,7 @@ impl<F: KernelFiles + Sync + 'static> Host<F> {
         files: &'static F,
         config: &Config,
         mount: Option<Mount<'static, F>>,
-        knobs: HostSettings<'static, F>,
+        host_settings: HostSettings<'static, F>,
         is_over: impl Fn() -> bool + Send + 'static,
     ) -> Result<Host<F>, Error> {
         let known = caches::of_level(files, 3).unwrap_or_default();
@@ -77,7 +77,7 @@ impl<F: KernelFiles + Sync + 'static> Host<F> {
             observer: None,
             next_sets: Duration::ZERO,
             mount,
-            knobs,
+            host_settings,
             counting: Counting::default(),
             caches: caches.collect(),
             warmers: BTreeMap::new(),
@@ -176,12 +176,12 @@ impl<F: KernelFiles + Sync + 'static> HostOps for Host<F> {
 
     fn collect(&mut self) -> Result<Vec<String>, Failed> {
         let Some(mount) = &mut self.mount else { return Ok(Vec::new()) };
-        mount.collect(&mut self.knobs, &mut patient(&*self.is_over))
+        mount.collect(&mut self.host_settings, &mut patient(&*self.is_over))
     }
 
     fn apply(&mut self, step: &Step) -> Result<Done, Failed> {
         let Some(mount) = &mut self.mount else { return Ok(Done::default()) };
-        mount.apply(step, &mut self.knobs, &mut patient(&*self.is_over))
+        mount.apply(step, &mut self.host_settings, &mut patient(&*self.is_over))
     }
 
     fn caches(&self) -> BTreeMap<CacheId, Bytes> {
@@ -227,6 +227,6 @@ impl<F: KernelFiles + Sync + 'static> HostOps for Host<F> {
     }
 
     fn restore(&mut self) -> Result<(), Error> {
-        self.knobs.restore()
+        self.host_settings.restore()
     }
 }

@@ -76,10 +76,10 @@ pub fn run(task: &FactsTask) -> Result<Done, Failure> {
     let host = HostFacts::gather(&*HOST);
     let probed = probe(&*HOST);
     let parts = part_backends(&host, &probed.backends);
-    let paging = Feature { feature: "larger than memory", parts: paging::standings(&host) };
-    let aging = Feature { feature: "aging", parts: aging::standings(&aging::try_out(&*HOST)) };
+    let paging = Feature { feature: "larger than memory", parts: paging::backends(&host) };
+    let aging = Feature { feature: "aging", parts: aging::backends(&aging::try_out(&*HOST)) };
     let found = caches::try_out(&*HOST, &host);
-    let caches = Feature { feature: "last-level cache", parts: caches::standings(&found) };
+    let caches = Feature { feature: "last-level cache", parts: caches::backends(&found) };
     let features = vec![Feature { feature: "hugepages", parts }, paging, aging, caches];
     let report = Report { host, page_sizes: page_sizes(), caches: found, features };
     let mut out = print::out();

@@ -1,6 +1,6 @@
 //! `masu llc`.
 
-mod keeping;
+mod daemon;
 mod lines;
 mod plan;
 mod run;

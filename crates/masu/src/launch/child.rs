@@ -57,7 +57,7 @@ pub struct Ended {
 /// Passes signals on to a program. Must be made before the first thread, and before capabilities are given up.
 #[derive(Debug)]
 pub struct Relay {
-    witness: Option<SignalDetector>,
+    detector: Option<SignalDetector>,
     signals: Signals,
     starter: Starter,
 }
@@ -68,17 +68,17 @@ impl Relay {
         let ignored = signals::ignored(&*HOST).map_err(|error| failed(&error))?;
         let heard: Vec<i32> = PASSED_ON.into_iter().filter(|signal| !ignored.contains(*signal)).collect();
         // Without the process-group signal detector every signal is passed on, and some arrive twice.
-        let witness = SignalDetector::start(&heard).ok();
+        let detector = SignalDetector::start(&heard).ok();
         let signals = Signals::new(&heard).map_err(|error| failed(&error))?;
         let starter = Starter::ready().map_err(|error| no_thread(&error))?;
-        Ok(Relay { witness, signals, starter })
+        Ok(Relay { detector, signals, starter })
     }
 
     /// Passes signals on until `signals` is closed.
-    fn pass_on(witness: Option<&SignalDetector>, signals: &mut Signals, to: Pid) {
+    fn pass_on(detector: Option<&SignalDetector>, signals: &mut Signals, to: Pid) {
         let pidfd = to.open().ok();
         for signal in signals.forever() {
-            if witness.is_some_and(|witness| witness.saw(signal, GROUP_TELLS_WITHIN)) {
+            if detector.is_some_and(|detector| detector.saw(signal, GROUP_TELLS_WITHIN)) {
                 continue;
             }
             if let (Some(signal), Some(pidfd)) = (Signal::from_named_raw(signal), &pidfd) {
@@ -95,7 +95,7 @@ impl Child {
         let name = command.first().map_or(OsStr::new(""), OsString::as_os_str);
         let begun = Instant::now();
         let arguments = command.get(1..).unwrap_or_default();
-        let Relay { witness, signals: mut heard, starter } = relay;
+        let Relay { detector, signals: mut heard, starter } = relay;
         let start = |mut program: Command| {
             for (name, value) in changes {
                 match value {
@@ -114,7 +114,7 @@ impl Child {
         let (tell, told) = mpsc::channel();
         let relay = std::thread::Builder::new().spawn(move || {
             if let Ok(pid) = told.recv() {
-                Relay::pass_on(witness.as_ref(), &mut heard, pid);
+                Relay::pass_on(detector.as_ref(), &mut heard, pid);
             }
         });
         relay.map_err(|error| no_thread(&error))?;

@@ -234,7 +234,7 @@ impl HostOps for Model {
 
 const SHARING: &str = "policy = \"sharing\"\nrest_ways = 2\n[[program]]\nname = \"web\"\npids = [10]\n[[program]]\nname = \"db\"\npids = [20]\n";
 
-fn keeper(model: &Model, text: &str) -> Daemon<Model> {
+fn daemon(model: &Model, text: &str) -> Daemon<Model> {
     Daemon::new(model.clone(), Config::parse("llc.toml", text).unwrap()).unwrap()
 }
 
@@ -250,10 +250,10 @@ fn at(seconds: u64) -> Duration {
 fn what_is_planned_is_done_said_and_not_done_again() {
     let model = Model::new(2);
     let before = model.0.borrow().kernel.groups.clone();
-    let (_, planned) = keeper(&model, SHARING).plan(at(0)).unwrap();
+    let (_, planned) = daemon(&model, SHARING).plan(at(0)).unwrap();
     assert_eq!(model.0.borrow().steps, [], "a plan does nothing");
-    let mut keeper = keeper(&model, SHARING);
-    let reported = lines(&keeper.step(at(0)).unwrap());
+    let mut daemon = daemon(&model, SHARING);
+    let reported = lines(&daemon.step(at(0)).unwrap());
     assert_eq!(
         reported[..4],
         [
@@ -279,9 +279,9 @@ fn what_is_planned_is_done_said_and_not_done_again() {
         "{reported:?}"
     );
     for second in 1..5 {
-        assert_eq!(lines(&keeper.step(at(second)).unwrap()), [""; 0]);
+        assert_eq!(lines(&daemon.step(at(second)).unwrap()), [""; 0]);
     }
-    let (summary, events, answer) = keeper.finish();
+    let (summary, events, answer) = daemon.finish();
     answer.unwrap();
     assert_eq!(lines(&events), ["put back: 3 groups removed, the default group has its ways"]);
     assert_eq!((summary.plans, summary.refill_cpu_us), (1, 5));
@@ -291,11 +291,11 @@ fn what_is_planned_is_done_said_and_not_done_again() {
 #[test]
 fn threads_and_processes_that_come_are_taken_in_and_those_that_end_are_counted() {
     let model = Model::new(0);
-    let mut keeper = keeper(&model, SHARING);
-    keeper.step(at(0)).unwrap();
+    let mut daemon = daemon(&model, SHARING);
+    daemon.step(at(0)).unwrap();
     model.0.borrow_mut().programs[0] = vec![(10, vec![10, 11, 12]), (13, vec![13])];
     assert_eq!(
-        lines(&keeper.step(at(1)).unwrap()),
+        lines(&daemon.step(at(1)).unwrap()),
         ["web: 2 processes, 4 threads", "did put 2 processes, 2 threads, into group masu-web"]
     );
     assert_eq!(model.threads_in("web"), [10, 11, 12, 13]);
@@ -304,49 +304,49 @@ fn threads_and_processes_that_come_are_taken_in_and_those_that_end_are_counted()
     for gone in [12, 13] {
         model.0.borrow_mut().kernel.groups.get_mut("web").unwrap().threads.remove(&Pid(gone));
     }
-    assert_eq!(lines(&keeper.step(at(2)).unwrap()), ["web: 1 process, 2 threads; 1 ended"]);
+    assert_eq!(lines(&daemon.step(at(2)).unwrap()), ["web: 1 process, 2 threads; 1 ended"]);
 }
 
 #[test]
 fn the_ways_of_a_program_that_ended_are_given_to_others_and_with_the_last_it_is_over() {
     let model = Model::new(2);
-    let mut keeper = keeper(&model, SHARING);
-    keeper.step(at(0)).unwrap();
+    let mut daemon = daemon(&model, SHARING);
+    daemon.step(at(0)).unwrap();
     model.0.borrow_mut().programs[1].clear();
     model.0.borrow_mut().sets = shares(0);
-    let reported = lines(&keeper.step(at(1)).unwrap());
+    let reported = lines(&daemon.step(at(1)).unwrap());
     assert_eq!(reported[0], "db: no process any more");
     assert_eq!(model.labels(), ["web"]);
     assert_eq!(model.ways("web"), 0x3ff);
-    assert!(model.0.borrow().threads.is_empty() && !keeper.is_over());
+    assert!(model.0.borrow().threads.is_empty() && !daemon.is_over());
     model.0.borrow_mut().programs[0].clear();
-    keeper.step(at(2)).unwrap();
-    assert!(keeper.is_over() && model.labels().is_empty());
+    daemon.step(at(2)).unwrap();
+    assert!(daemon.is_over() && model.labels().is_empty());
     assert_eq!(model.ways(""), 0xfff, "no program uses the cache");
 }
 
 #[test]
 fn a_child_that_is_born_between_two_looks_stays_and_a_stranger_leaves() {
     let model = Model::new(0);
-    let mut keeper = keeper(&model, SHARING);
-    keeper.step(at(0)).unwrap();
+    let mut daemon = daemon(&model, SHARING);
+    daemon.step(at(0)).unwrap();
     let come = |thread: i32| model.0.borrow_mut().kernel.groups.get_mut("web").unwrap().threads.insert(Pid(thread));
     come(12); // the kernel puts it where its parent is
-    assert_eq!(lines(&keeper.step(at(1)).unwrap()), [""; 0]);
+    assert_eq!(lines(&daemon.step(at(1)).unwrap()), [""; 0]);
     model.0.borrow_mut().programs[0] = vec![(10, vec![10, 11]), (12, vec![12])];
-    assert_eq!(lines(&keeper.step(at(2)).unwrap()), ["web: 2 processes, 3 threads"]);
+    assert_eq!(lines(&daemon.step(at(2)).unwrap()), ["web: 2 processes, 3 threads"]);
     come(77);
-    keeper.step(at(3)).unwrap();
+    daemon.step(at(3)).unwrap();
     assert_eq!(model.threads_in("web"), [10, 11, 12, 77]);
-    assert_eq!(lines(&keeper.step(at(4)).unwrap()), ["did put 1 thread into the default group"]);
+    assert_eq!(lines(&daemon.step(at(4)).unwrap()), ["did put 1 thread into the default group"]);
     assert_eq!(model.threads_in("web"), [10, 11, 12]);
 }
 
 #[test]
 fn when_no_new_plan_can_be_made_what_there_is_stays() {
     let model = Model::new(2);
-    let mut keeper = keeper(&model, SHARING);
-    keeper.step(at(0)).unwrap();
+    let mut daemon = daemon(&model, SHARING);
+    daemon.step(at(0)).unwrap();
     let theirs = super::super::steps::ObservedGroup {
         masks: [(CacheId(0), WayMask(0xfff)), (CacheId(1), WayMask(0xfff))].into(),
         exclusive: true,
@@ -356,7 +356,7 @@ fn when_no_new_plan_can_be_made_what_there_is_stays() {
     model.0.borrow_mut().kernel.groups.insert("theirs".to_owned(), theirs.clone());
     // At the same moment nothing is shared any more.
     model.0.borrow_mut().sets = shares(0);
-    let reported = lines(&keeper.step(at(1)).unwrap());
+    let reported = lines(&daemon.step(at(1)).unwrap());
     assert_eq!(
         reported[1],
         "without a new plan: cannot partition the cache: 12 of its 12 ways are taken, needed in a row: 2"
@@ -364,7 +364,7 @@ fn when_no_new_plan_can_be_made_what_there_is_stays() {
     assert_eq!(model.threads_in("shared.shop"), [901]);
     model.0.borrow_mut().kernel.groups.remove("theirs");
     assert_eq!(model.0.borrow().kernel.groups, before);
-    keeper.step(at(2)).unwrap();
+    daemon.step(at(2)).unwrap();
     assert_eq!(model.labels(), ["db", "web"]);
 }
 
@@ -374,11 +374,11 @@ fn a_failure_at_first_is_the_end_and_all_is_put_back() {
         let model = Model::new(2);
         let before = model.0.borrow().kernel.groups.clone();
         model.0.borrow_mut().refuses = Some(words);
-        let mut keeper = keeper(&model, SHARING);
-        let error = keeper.step(at(0)).unwrap_err();
+        let mut daemon = daemon(&model, SHARING);
+        let error = daemon.step(at(0)).unwrap_err();
         assert!(matches!(&error, LoopError::Step(refused) if refused.step.to_string().contains(words)), "{error}");
         model.0.borrow_mut().refuses = None;
-        keeper.finish().2.unwrap();
+        daemon.finish().2.unwrap();
         assert_eq!(model.0.borrow().kernel.groups, before, "{words}");
     }
 }
@@ -386,16 +386,16 @@ fn a_failure_at_first_is_the_end_and_all_is_put_back() {
 #[test]
 fn a_failure_later_is_said_once_and_tried_again() {
     let model = Model::new(0);
-    let mut keeper = keeper(&model, SHARING);
-    keeper.step(at(0)).unwrap();
+    let mut daemon = daemon(&model, SHARING);
+    daemon.step(at(0)).unwrap();
     model.0.borrow_mut().programs[0] = vec![(10, vec![10, 11]), (13, vec![13])];
     model.0.borrow_mut().refuses = Some("put process 13");
-    let reported = lines(&keeper.step(at(1)).unwrap());
+    let reported = lines(&daemon.step(at(1)).unwrap());
     assert!(reported[1].starts_with("did not put process 13 into group masu-web: cannot"), "{reported:?}");
-    assert_eq!(lines(&keeper.step(at(2)).unwrap()), [""; 0]);
+    assert_eq!(lines(&daemon.step(at(2)).unwrap()), [""; 0]);
     model.0.borrow_mut().refuses = None;
-    assert_eq!(lines(&keeper.step(at(3)).unwrap()), ["did put 1 process, 1 thread, into group masu-web"]);
-    assert_eq!(keeper.summary.failures, 2);
+    assert_eq!(lines(&daemon.step(at(3)).unwrap()), ["did put 1 process, 1 thread, into group masu-web"]);
+    assert_eq!(daemon.summary.failures, 2);
 }
 
 #[test]
@@ -403,12 +403,12 @@ fn what_the_processor_makes_of_a_mask_is_said_and_not_fought() {
     let model = Model::new(0);
     // web has 1f and db 3e0: way 5 brings way 4 with it.
     model.0.borrow_mut().paired = WayMask(0x30);
-    let mut keeper = keeper(&model, SHARING);
-    let reported = lines(&keeper.step(at(0)).unwrap());
+    let mut daemon = daemon(&model, SHARING);
+    let reported = lines(&daemon.step(at(0)).unwrap());
     let differs: Vec<&String> = reported.iter().filter(|line| line.contains("moves some together")).collect();
     assert_eq!(differs.len(), 2, "{reported:?}");
     assert_eq!(differs[0], "masu-web was to have ways 1f and has 3f: this processor moves some together");
-    assert_eq!(lines(&keeper.step(at(1)).unwrap()), [""; 0]);
+    assert_eq!(lines(&daemon.step(at(1)).unwrap()), [""; 0]);
 }
 
 #[test]
@@ -417,10 +417,10 @@ fn with_counters_allocations_are_visited_and_then_curves_decide() {
     // web needs 7 ways, db none.
     model.0.borrow_mut().misses =
         Some(|program, ways| if program == 0 { 5 * u64::from(7u32.saturating_sub(ways)) } else { 1 });
-    let mut keeper = keeper(&model, SHARING);
+    let mut daemon = daemon(&model, SHARING);
     let mut decided = Vec::new();
     for second in 0..80 {
-        let reported = lines(&keeper.step(at(second)).unwrap());
+        let reported = lines(&daemon.step(at(second)).unwrap());
         decided.extend(reported.into_iter().filter(|line| line.starts_with("decided")));
     }
     assert!(
@@ -437,16 +437,16 @@ fn with_counters_allocations_are_visited_and_then_curves_decide() {
 fn without_partitions_what_is_shared_is_only_kept_in_the_cache() {
     let text = SHARING.replace("rest_ways = 2", "partition = \"off\"");
     let model = Model::new(2);
-    let mut keeper = keeper(&model, &text);
-    let reported = lines(&keeper.step(at(0)).unwrap());
+    let mut daemon = daemon(&model, &text);
+    let reported = lines(&daemon.step(at(0)).unwrap());
     assert!(reported[3].starts_with("/shop in cache 0: 0 of 512 pages merged with ours"), "{reported:?}");
     assert!(model.0.borrow().steps.is_empty());
     assert_eq!(model.0.borrow().threads.len(), 1);
     // Half of the cache and no more.
     model.0.borrow_mut().sets = shares(10);
-    keeper.step(at(1)).unwrap();
+    daemon.step(at(1)).unwrap();
     assert_eq!(model.0.borrow().threads.values().next().unwrap().2, 6 * 256);
-    let (_, events, answer) = keeper.finish();
+    let (_, events, answer) = daemon.finish();
     answer.unwrap();
     assert!(events.is_empty() && model.0.borrow().threads.is_empty());
     model.0.borrow_mut().merging = false;
@@ -457,43 +457,43 @@ fn without_partitions_what_is_shared_is_only_kept_in_the_cache() {
 #[test]
 fn a_few_other_pages_are_no_reason_to_copy_all_anew_and_many_are() {
     let model = Model::new(2);
-    let mut keeper = keeper(&model, SHARING);
-    keeper.step(at(0)).unwrap();
+    let mut daemon = daemon(&model, SHARING);
+    daemon.step(at(0)).unwrap();
     let less = |pages: usize| {
         let mut sets = shares(2);
         sets.sets[0].pages.truncate(512 - pages);
         sets
     };
     model.0.borrow_mut().sets = less(20);
-    keeper.step(at(1)).unwrap();
+    daemon.step(at(1)).unwrap();
     assert_eq!(model.threads_in("shared.shop"), [901]);
     model.0.borrow_mut().sets = less(100);
-    keeper.step(at(2)).unwrap();
+    daemon.step(at(2)).unwrap();
     assert_eq!(model.threads_in("shared.shop"), [902]);
 }
 
 #[test]
 fn what_others_make_meanwhile_is_left_alone_and_planned_around() {
     let model = Model::new(0);
-    let mut keeper = keeper(&model, SHARING);
-    keeper.step(at(0)).unwrap();
+    let mut daemon = daemon(&model, SHARING);
+    daemon.step(at(0)).unwrap();
     let theirs = super::super::steps::ObservedGroup {
         masks: [(CacheId(0), WayMask(0xc00)), (CacheId(1), WayMask(0xc00))].into(),
         threads: [Pid(77)].into(),
         ..Default::default()
     };
     model.0.borrow_mut().kernel.groups.insert("theirs".to_owned(), theirs.clone());
-    keeper.step(at(1)).unwrap();
+    daemon.step(at(1)).unwrap();
     assert_eq!(model.0.borrow().kernel.groups["theirs"], theirs);
     // With one class for all of them the programs share it.
     let full = Model::new(0);
     full.0.borrow_mut().kernel.classes = 2;
-    let mut keeper = self::keeper(&full, SHARING);
-    keeper.step(at(0)).unwrap();
+    let mut daemon = self::daemon(&full, SHARING);
+    daemon.step(at(0)).unwrap();
     assert_eq!((full.labels(), full.threads_in("web")), (vec!["web".to_owned()], vec![10, 11, 20, 21]));
     let none = Model::new(0);
     none.0.borrow_mut().kernel.classes = 1;
-    let error = self::keeper(&none, SHARING).step(at(0)).unwrap_err();
+    let error = self::daemon(&none, SHARING).step(at(0)).unwrap_err();
     assert_eq!(
         error.to_string(),
         "cannot make groups: 1 classes of service, the default group has one, other groups 0, needed: 1"

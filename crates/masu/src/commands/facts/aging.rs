@@ -47,7 +47,7 @@ fn mlock() -> Result<(), Unavailable> {
 }
 
 /// One part for each class, in their order, at the protection level that requires most of the host.
-pub fn standings(tried: &Tried) -> Vec<PartBackend> {
+pub fn backends(tried: &Tried) -> Vec<PartBackend> {
     let capabilities = Capabilities {
         mlock: tried.mlock.is_ok(),
         insertions: tried.insertions.is_ok(),
@@ -103,13 +103,13 @@ mod tests {
 
     #[test]
     fn each_class_has_a_backend_or_a_reason() {
-        let all = standings(&Tried { mlock: Ok(()), insertions: Ok(()), has_swap: true });
-        let backends: Vec<_> = all.iter().map(|standing| standing.backend).collect();
-        assert_eq!(backends, [Some("mlock"), Some("mlock"), Some("swappiness"), Some("mlock"), Some("drop-behind")]);
-        assert!(all.iter().all(|standing| standing.missing.is_empty()));
-        let none = standings(&Tried { mlock: no(), insertions: no(), has_swap: false });
-        assert_eq!(none.iter().filter(|standing| standing.backend.is_none()).count(), 4);
-        assert!(none.iter().all(|standing| standing.backend.is_some() || standing.missing[0].remedy == "Run as root."));
+        let all = backends(&Tried { mlock: Ok(()), insertions: Ok(()), has_swap: true });
+        let names: Vec<_> = all.iter().map(|part| part.backend).collect();
+        assert_eq!(names, [Some("mlock"), Some("mlock"), Some("swappiness"), Some("mlock"), Some("drop-behind")]);
+        assert!(all.iter().all(|part| part.missing.is_empty()));
+        let none = backends(&Tried { mlock: no(), insertions: no(), has_swap: false });
+        assert_eq!(none.iter().filter(|part| part.backend.is_none()).count(), 4);
+        assert!(none.iter().all(|part| part.backend.is_some() || part.missing[0].remedy == "Run as root."));
         assert!(none[2].backend == Some("not aged") && none[2].meaning.contains("no swap"));
     }
 }

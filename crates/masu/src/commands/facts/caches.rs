@@ -51,8 +51,8 @@ pub fn sizes(all: &[Cache]) -> String {
 }
 
 /// Capabilities of resctrl, on one line.
-pub fn partitions(standing: &resctrl::State) -> String {
-    match standing {
+pub fn partitions(state: &resctrl::State) -> String {
+    match state {
         resctrl::State::NotInKernel { processors_could: true } => "not in this kernel; the processor could".to_owned(),
         resctrl::State::NotInKernel { processors_could: false } => "not here".to_owned(),
         resctrl::State::NotMounted => "not mounted".to_owned(),
@@ -73,9 +73,9 @@ fn missing(backend: &'static str, reason: impl Into<String>, remedy: impl Into<S
     Missing { backend, reason: reason.into(), remedy: remedy.into() }
 }
 
-fn divided(standing: &Known<resctrl::State>) -> Result<String, Missing> {
+fn divided(state: &Known<resctrl::State>) -> Result<String, Missing> {
     let no = |reason: &str, remedy: &str| Err(missing("resctrl", reason, format!("{remedy} {OFF}")));
-    match standing {
+    match state {
         Known::Unknown(why) => no(why, ""),
         Known::Value(resctrl::State::NotInKernel { processors_could: true }) => no(
             "this kernel does not offer it, though the processor could",
@@ -96,7 +96,7 @@ fn divided(standing: &Known<resctrl::State>) -> Result<String, Missing> {
 }
 
 /// Partitioning the cache, and keeping shared pages in it.
-pub fn standings(found: &Found) -> Vec<PartBackend> {
+pub fn backends(found: &Found) -> Vec<PartBackend> {
     let dividing = match &found.partitions {
         Ok(how) => {
             PartBackend { part: "dividing", backend: Some("resctrl"), meaning: how.clone(), missing: Vec::new() }

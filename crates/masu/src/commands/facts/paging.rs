@@ -8,7 +8,7 @@ use linux::userfaultfd;
 const FORBIDDEN: &str = "Linux 5.11 or newer has it for everybody, tested on 6.1; a container's seccomp filter may forbid it: allow it there.";
 
 /// The parts, in the order of their use by a program.
-pub fn standings(facts: &HostFacts) -> Vec<PartBackend> {
+pub fn backends(facts: &HostFacts) -> Vec<PartBackend> {
     vec![faults(facts), calls(facts)]
 }
 
@@ -104,13 +104,13 @@ mod tests {
             (Known::Value(None), None, 1),
             (Known::Unknown("operation not permitted (EPERM)".to_owned()), None, 1),
         ] {
-            let standing = &standings(&facts(features.clone(), Known::Value(true)))[0];
-            assert_eq!((standing.backend, standing.missing.len()), (backend, missing), "{features:?}");
+            let part = &backends(&facts(features.clone(), Known::Value(true)))[0];
+            assert_eq!((part.backend, part.missing.len()), (backend, missing), "{features:?}");
         }
-        let old = &standings(&facts(Known::Value(Some(old)), Known::Value(true)))[0];
+        let old = &backends(&facts(Known::Value(Some(old)), Known::Value(true)))[0];
         assert!(old.meaning.contains("copied") && old.missing[0].backend == "move", "{old:?}");
         assert!(old.missing[0].remedy.contains("6.8"), "{old:?}");
-        let without = &standings(&facts(Known::Value(Some(all)), Known::Value(false)))[1];
+        let without = &backends(&facts(Known::Value(Some(all)), Known::Value(false)))[1];
         assert_eq!((without.backend, without.missing.len()), (None, 1));
         assert!(without.missing[0].remedy.contains("5.11") && without.missing[0].remedy.contains("tested on 6.1"));
     }

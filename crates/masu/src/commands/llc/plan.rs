@@ -10,7 +10,7 @@ use llc::daemon::act::writes;
 use llc::daemon::report::{Event, OfGroup, OfSet, Slowdown, shown};
 use serde::Serialize;
 
-use super::keeping::{SOLE_PLAN, at_host, at_trouble, config, keeper};
+use super::daemon::{SOLE_PLAN, at_host, at_trouble, config, daemon};
 use crate::args::PlanTask;
 use crate::failure::Failure;
 use crate::only_one::only_one;
@@ -40,8 +40,8 @@ pub fn run(task: &PlanTask) -> Result<Done, Failure> {
         drop(only_one(&SOLE_PLAN)?);
     }
     let unturned = HostSettings::open(&*HOST, Path::new(DIRECTORY)).map_err(|error| at_host(&error))?;
-    let mut keeper = keeper(&config, task.resctrl.as_deref(), unturned, || false)?;
-    let (events, steps) = keeper.plan(Duration::ZERO).map_err(|error| at_trouble(&error))?;
+    let mut daemon = daemon(&config, task.resctrl.as_deref(), unturned, || false)?;
+    let (events, steps) = daemon.plan(Duration::ZERO).map_err(|error| at_trouble(&error))?;
     let mut report = Report { policy: config.policy.to_string(), ..Report::default() };
     for event in events {
         match event {
@@ -55,8 +55,8 @@ pub fn run(task: &PlanTask) -> Result<Done, Failure> {
             _ => {}
         }
     }
-    if let Some(place) = keeper.host().mount() {
-        report.writes = steps.iter().flat_map(|step| writes(step, place)).collect();
+    if let Some(mount) = daemon.host().mount() {
+        report.writes = steps.iter().flat_map(|step| writes(step, mount)).collect();
     }
     let mut out = print::out();
     if task.json {

@@ -10,7 +10,7 @@ use serde::Serialize;
 use units::Bytes;
 use units::cast::{index, saturated};
 
-use super::keeping::{Kept, SOLE, at_trouble, config, keeper};
+use super::daemon::{LlcDaemon, SOLE, at_trouble, config, daemon};
 use super::lines::Lines;
 use crate::Done;
 use crate::args::LlcRunTask;
@@ -30,11 +30,11 @@ pub fn run(task: &LlcRunTask) -> Result<Done, Failure> {
     let mut out =
         Out { json: task.json, lines: Lines::to(print::out(), if task.json { left_out_json } else { left_out })? };
     let is_over = stop.clone();
-    let mut keeper = keeper(&config, task.resctrl.as_deref(), runtime::settings()?, move || is_over.is_set())?;
+    let mut daemon = daemon(&config, task.resctrl.as_deref(), runtime::settings()?, move || is_over.is_set())?;
     let told_to_end = stop.clone();
     let mut clock = Clock::new(stop, Vec::new());
-    let outcome = attend(&mut keeper, &config, task.time, &mut clock, &mut out);
-    let (summary, events, ended) = keeper.finish();
+    let outcome = attend(&mut daemon, &config, task.time, &mut clock, &mut out);
+    let (summary, events, ended) = daemon.finish();
     let now = clock.now();
     // Everything is restored here, even if the reader has left.
     let micros = |time: Duration| saturated(time.as_micros());
@@ -54,7 +54,7 @@ pub fn run(task: &LlcRunTask) -> Result<Done, Failure> {
 
 /// Runs the control loop until a signal, the time limit, or the end of the last program.
 fn attend(
-    keeper: &mut Kept,
+    daemon: &mut LlcDaemon,
     config: &Config,
     time: Option<Duration>,
     clock: &mut Clock,
@@ -63,7 +63,7 @@ fn attend(
     let mut ready = false;
     while !clock.is_stopped() {
         let now = clock.now();
-        let events = keeper.step(now).map_err(|error| at_trouble(&error))?;
+        let events = daemon.step(now).map_err(|error| at_trouble(&error))?;
         if !ready {
             out.ready(config)?;
             ready = true;
@@ -71,10 +71,10 @@ fn attend(
         events.iter().try_for_each(|event| out.event(now, event))?;
         out.lines.check()?;
         let left = time.map(|time| time.saturating_sub(clock.now()));
-        if keeper.is_over() || left.is_some_and(|left| left.is_zero()) {
+        if daemon.is_over() || left.is_some_and(|left| left.is_zero()) {
             break;
         }
-        clock.wait(left.map_or(keeper.wait(), |left| left.min(keeper.wait())));
+        clock.wait(left.map_or(daemon.wait(), |left| left.min(daemon.wait())));
     }
     Ok(())
 }

@@ -6,27 +6,27 @@ use super::*;
 fn while_nobody_is_there_the_default_group_keeps_its_ways() {
     let model = Model::new(0);
     model.0.borrow_mut().programs = vec![Vec::new(), Vec::new()];
-    let mut keeper = keeper(&model, SHARING);
-    let reported = lines(&keeper.step(at(0)).unwrap());
+    let mut daemon = daemon(&model, SHARING);
+    let reported = lines(&daemon.step(at(0)).unwrap());
     assert_eq!(
         reported.last().unwrap(),
         "decided by sharing, with no program to divide between: the default group fff"
     );
     assert_eq!((model.ways(""), model.0.borrow().steps.len()), (0xfff, 0));
     model.0.borrow_mut().programs[1] = vec![(20, vec![20])];
-    keeper.step(at(1)).unwrap();
+    daemon.step(at(1)).unwrap();
     assert_eq!((model.ways(""), model.ways("db")), (0xc00, 0x3ff));
 }
 
 #[test]
 fn when_the_file_system_is_unmounted_it_ends_and_nothing_is_left_to_put_back() {
     let model = Model::new(2);
-    let mut keeper = keeper(&model, SHARING);
-    keeper.step(at(0)).unwrap();
+    let mut daemon = daemon(&model, SHARING);
+    daemon.step(at(0)).unwrap();
     model.0.borrow_mut().unmounted = true;
-    let error = keeper.step(at(1)).unwrap_err();
+    let error = daemon.step(at(1)).unwrap_err();
     assert!(matches!(&error, LoopError::Unread(failed) if failed.is_gone()), "{error}");
-    let (_, events, answer) = keeper.finish();
+    let (_, events, answer) = daemon.finish();
     answer.unwrap();
     assert_eq!(lines(&events), [""; 0]);
     assert!(model.0.borrow().threads.is_empty());
@@ -36,8 +36,8 @@ fn when_the_file_system_is_unmounted_it_ends_and_nothing_is_left_to_put_back() {
 fn without_ksm_there_is_no_shared_partition_and_with_it_there_is_one() {
     let model = Model::new(2);
     model.0.borrow_mut().merging = false;
-    let mut keeper = keeper(&model, SHARING);
-    let reported = lines(&keeper.step(at(0)).unwrap());
+    let mut daemon = daemon(&model, SHARING);
+    let reported = lines(&daemon.step(at(0)).unwrap());
     assert!(
         reported.contains(
             &"without shared partitions: KSM is not running; `echo 1 > /sys/kernel/mm/ksm/run` starts it".to_owned()
@@ -49,11 +49,11 @@ fn without_ksm_there_is_no_shared_partition_and_with_it_there_is_one() {
         (vec!["db".to_owned(), "web".to_owned()], 0x1f, 0x3e0)
     );
     model.0.borrow_mut().merging = true;
-    keeper.step(at(1)).unwrap();
+    daemon.step(at(1)).unwrap();
     assert_eq!((model.ways("web"), model.ways("shared.shop")), (0xf, 0x300));
     // KSM is switched off again: no thread would keep the partition warm.
     model.0.borrow_mut().merging = false;
-    keeper.step(at(2)).unwrap();
+    daemon.step(at(2)).unwrap();
     assert_eq!(model.labels(), ["db", "web"]);
     assert!(model.0.borrow().threads.is_empty());
 }
@@ -61,8 +61,8 @@ fn without_ksm_there_is_no_shared_partition_and_with_it_there_is_one() {
 #[test]
 fn what_has_no_room_in_a_shared_partition_is_told() {
     let model = Model::new(5);
-    let mut keeper = keeper(&model, &SHARING.replace("rest_ways = 2", "rest_ways = 2\n[region]\nways_max = 2"));
-    let reported = lines(&keeper.step(at(0)).unwrap());
+    let mut daemon = daemon(&model, &SHARING.replace("rest_ways = 2", "rest_ways = 2\n[region]\nways_max = 2"));
+    let reported = lines(&daemon.step(at(0)).unwrap());
     let last_reported = "without a part of what is shared in masu-shared.shop: it holds 512 of 1280 pages";
     assert!(reported.contains(&last_reported.to_owned()), "{reported:#?}");
 }

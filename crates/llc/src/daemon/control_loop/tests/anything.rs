@@ -104,12 +104,12 @@ proptest! {
     ) {
         let model = Model::new(2);
         let text = if equal { SHARING.replace("\"sharing\"\nrest_ways = 2", "\"equal\"\nrest_ways = 1\n[region]\non = true") } else { SHARING.to_owned() };
-        let mut keeper = keeper(&model, &text);
+        let mut daemon = daemon(&model, &text);
         for (second, what) in (0..).zip(all) {
             happen(&mut model.0.borrow_mut(), what);
             let theirs = model.0.borrow().kernel.groups.get("theirs").cloned();
-            let settled = keeper.settled;
-            let answer = keeper.step(at(second));
+            let settled = daemon.settled;
+            let answer = daemon.step(at(second));
             prop_assert_eq!(model.0.borrow().kernel.groups.get("theirs").cloned(), theirs);
             if answer.is_err() {
                 prop_assert!(!settled, "it was in place, and goes on: {:?}", answer);
@@ -124,7 +124,7 @@ proptest! {
             }
         }
         model.0.borrow_mut().refuses = None;
-        let (_, _, answer) = keeper.finish();
+        let (_, _, answer) = daemon.finish();
         prop_assert!(answer.is_ok(), "{answer:?}");
         let host = model.0.borrow();
         prop_assert!(host.kernel.groups.values().all(|group| !group.ours) && host.threads.is_empty());

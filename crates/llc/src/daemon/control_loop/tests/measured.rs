@@ -20,15 +20,15 @@ fn what_is_measured_corrects_the_curves() {
         u64::from(10u32.saturating_sub(own)) * if program == 0 { 4 } else { 1 }
     }
     model.0.borrow_mut().misses = Some(misses);
-    let mut keeper = keeper(&model, ALIKE);
-    let (_, planned) = self::keeper(&model, ALIKE).plan(at(0)).unwrap();
+    let mut daemon = daemon(&model, ALIKE);
+    let (_, planned) = self::daemon(&model, ALIKE).plan(at(0)).unwrap();
     assert!(
         planned.iter().any(|step| step.to_string() == "make group masu-db"),
         "a plan is made from curves: {planned:?}"
     );
     let mut decided = Vec::new();
     for second in 0..100 {
-        let reported = lines(&keeper.step(at(second)).unwrap());
+        let reported = lines(&daemon.step(at(second)).unwrap());
         decided.extend(reported.into_iter().filter(|line| line.starts_with("decided")));
     }
     assert!(decided[0].contains("measuring without partitions first: masu-web 3ff"), "{decided:#?}");
@@ -45,13 +45,13 @@ fn what_is_measured_corrects_the_curves() {
     assert!(web > db && unfairness(web, db) < unfairness(Ways(5), Ways(5)), "{decided:#?}");
     let settled = decided.len();
     for second in 100..200 {
-        let reported = lines(&keeper.step(at(second)).unwrap());
+        let reported = lines(&daemon.step(at(second)).unwrap());
         assert!(!reported.iter().any(|line| line.starts_with("decided")), "{reported:?}");
     }
     assert!((2..20).contains(&settled));
     // Another program ends: a program alone has nothing to be measured against.
     model.0.borrow_mut().programs[1].clear();
-    keeper.step(at(200)).unwrap();
+    daemon.step(at(200)).unwrap();
     assert_eq!((model.labels(), model.ways("web")), (vec!["web".to_owned()], 0x3ff));
 }
 
@@ -63,15 +63,15 @@ fn where_it_cannot_be_refined_learned_curves_are_looked_at_anew() {
     }
     model.0.borrow_mut().misses = Some(|program, ways| needs(program == 0, ways));
     // A bound for partitions is for plans from curves alone.
-    let mut keeper = keeper(&model, &SHARING.replace("rest_ways = 2", "rest_ways = 2\n[region]\nways_max = 2"));
+    let mut daemon = daemon(&model, &SHARING.replace("rest_ways = 2", "rest_ways = 2\n[region]\nways_max = 2"));
     for second in 0..20 {
-        keeper.step(at(second)).unwrap();
+        daemon.step(at(second)).unwrap();
     }
     assert!(WayMask(model.ways("web")).ways() >= Ways(7) && WayMask(model.ways("db")).ways() < Ways(4));
     // The other one needs them now.
     model.0.borrow_mut().misses = Some(|program, ways| needs(program == 1, ways));
     for second in 20..60 {
-        keeper.step(at(second)).unwrap();
+        daemon.step(at(second)).unwrap();
     }
     // In a group of its own, or with web.
     let host = model.0.borrow();
@@ -83,7 +83,7 @@ fn where_it_cannot_be_refined_learned_curves_are_looked_at_anew() {
 fn when_something_else_changes_it_is_not_measured_without_partitions_again() {
     let model = Model::new(0);
     model.0.borrow_mut().misses = Some(|program, _| if program == 0 { 10 } else { 1 });
-    let mut keeper = keeper(&model, ALIKE);
+    let mut daemon = daemon(&model, ALIKE);
     let mut decided = Vec::new();
     for second in 0..9 {
         if second == 5 {
@@ -92,7 +92,7 @@ fn when_something_else_changes_it_is_not_measured_without_partitions_again() {
             let theirs = super::super::super::steps::ObservedGroup { masks, ..Default::default() };
             model.0.borrow_mut().kernel.groups.insert("theirs".to_owned(), theirs);
         }
-        let reported = lines(&keeper.step(at(second)).unwrap());
+        let reported = lines(&daemon.step(at(second)).unwrap());
         decided.extend(reported.into_iter().filter(|line| line.starts_with("decided")));
     }
     assert_eq!(decided.len(), 2, "{decided:#?}");
@@ -103,8 +103,8 @@ fn when_something_else_changes_it_is_not_measured_without_partitions_again() {
 #[test]
 fn without_counts_or_with_somebody_idle_curves_alone_decide() {
     let model = Model::new(0);
-    let mut keeper = keeper(&model, ALIKE);
-    let reported = lines(&keeper.step(at(0)).unwrap());
+    let mut daemon = daemon(&model, ALIKE);
+    let reported = lines(&daemon.step(at(0)).unwrap());
     assert!(
         reported.iter().any(|line| line.contains("by curves of the configuration: masu-web 1f, masu-db 3e0")),
         "{reported:?}"
@@ -113,11 +113,11 @@ fn without_counts_or_with_somebody_idle_curves_alone_decide() {
     model.0.borrow_mut().misses = Some(|_, _| 1);
     model.0.borrow_mut().programs[0] = vec![(10, vec![10])];
     model.0.borrow_mut().programs[1].clear();
-    keeper.step(at(1)).unwrap();
+    daemon.step(at(1)).unwrap();
     model.0.borrow_mut().programs[1] = vec![(20, vec![20])];
-    let reported = lines(&keeper.step(at(2)).unwrap());
+    let reported = lines(&daemon.step(at(2)).unwrap());
     assert!(reported.iter().any(|line| line.contains("measuring without partitions first")), "{reported:?}");
     model.0.borrow_mut().misses = None;
-    let reported = lines(&keeper.step(at(3)).unwrap());
+    let reported = lines(&daemon.step(at(3)).unwrap());
     assert!(reported.iter().any(|line| line.contains("by curves of the configuration: masu-web")), "{reported:?}");
 }

@@ -17,7 +17,7 @@ use crate::failure::Failure;
 use crate::only_one::Sole;
 
 /// A control loop on this host.
-pub type Kept = Daemon<Host<Rooted>>;
+pub type LlcDaemon = Daemon<Host<Rooted>>;
 
 /// Lock for partitioning: two control loops would divide the same cache.
 pub const SOLE: Sole = Sole {
@@ -44,7 +44,7 @@ pub fn config(file: &Path) -> Result<Config, Failure> {
 }
 
 /// The resctrl mount, if the configuration asks for partitions.
-pub fn place(config: &Config, directory: Option<&Path>) -> Result<Option<Mount<'static, Rooted>>, Failure> {
+pub fn mount(config: &Config, directory: Option<&Path>) -> Result<Option<Mount<'static, Rooted>>, Failure> {
     if !config.partition {
         return Ok(None);
     }
@@ -59,12 +59,12 @@ pub fn place(config: &Config, directory: Option<&Path>) -> Result<Option<Mount<'
         }
     };
     let resctrl = found.map_err(|absent| at_absent(&absent))?;
-    let place = Mount::look(&*HOST, resctrl).map_err(|unusable| match &unusable {
+    let mount = Mount::look(&*HOST, resctrl).map_err(|unusable| match &unusable {
         Unusable::NoCache => Failure::new(&unusable)
             .remedy("This processor only counts. With partition = \"off\" masu keeps what is shared in the cache."),
         Unusable::Failed(failed) => at_call(failed),
     })?;
-    Ok(Some(place))
+    Ok(Some(mount))
 }
 
 fn at_absent(absent: &Absent) -> Failure {
@@ -87,14 +87,14 @@ fn at_absent(absent: &Absent) -> Failure {
 }
 
 /// A control loop that has changed nothing yet.
-pub fn keeper(
+pub fn daemon(
     config: &Config,
     directory: Option<&Path>,
     settings: HostSettings<'static, Rooted>,
     is_over: impl Fn() -> bool + Send + 'static,
-) -> Result<Kept, Failure> {
-    let place = place(config, directory)?;
-    let host = Host::new(&*HOST, config, place, settings, is_over).map_err(|error| match &error {
+) -> Result<LlcDaemon, Failure> {
+    let mount = mount(config, directory)?;
+    let host = Host::new(&*HOST, config, mount, settings, is_over).map_err(|error| match &error {
         Error::Gone(_) => Failure::new(&error)
             .remedy("The configuration names a process that is not there; `pgrep -a NAME` finds a running one."),
         Error::Unsupported(_) => {
