@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use linux::untrusted::visible;
 
-/// Rows under a head. A cell is one line; the middle of a cell longer than [`WIDEST`] is left out. A column of numbers
+/// Rows under a head. A cell is one line; the middle of a cell longer than `WIDEST` is left out. A column of numbers
 /// is set to the right: each cell begins with a digit or a sign, or is empty.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
