@@ -1,7 +1,7 @@
 //! `masu census` as users run it, checked against other interfaces of the kernel.
 
 use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::time::Duration;
@@ -236,13 +236,17 @@ fn watching_a_census_ends_with_the_process(_: &Host) -> Outcome {
     for class in ["code", "read-only data", "data", "shared memory"] {
         assert!(text.out.lines().any(|line| line.starts_with(class)), "{}", text.out);
     }
-    let watching = start(&["census", &process.pid().to_string(), "--watch", "50ms", "--json"])?;
-    std::thread::sleep(std::time::Duration::from_secs(2));
+    let mut watching = start(&["census", &process.pid().to_string(), "--watch", "50ms", "--json"])?;
+    let mut pipe = BufReader::new(watching.0.stdout.take().ok_or("no pipe")?);
+    let mut text = String::new();
+    pipe.read_line(&mut text)?;
+    pipe.read_line(&mut text)?;
     process.kill();
     let watched = watching.said()?;
     assert_eq!((watched.code(), watched.err.as_str()), (0, ""));
-    let lines: Vec<Value> = watched.out.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
-    assert!(lines.len() >= 2 && lines.iter().all(|line| line["classes"].is_array()), "{}", watched.out);
+    pipe.read_to_string(&mut text)?;
+    let lines: Vec<Value> = text.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
+    assert!(lines.len() >= 2 && lines.iter().all(|line| line["classes"].is_array()), "{text}");
     Ok(())
 }
 
