@@ -11,7 +11,7 @@ use crate::controller::Why;
 use crate::left_out::LeftOut;
 use crate::levels::Level;
 
-/// Event of one line. Words of JSON that 0.1.0 had stay for one release: [`Line`] has the new ones beside them.
+/// Event of one line. `event` and `why` have the words of 0.1.0 in JSON for one release more.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "event")]
 pub enum Event {

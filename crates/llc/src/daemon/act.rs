@@ -186,7 +186,7 @@ impl<'f, F: KernelFiles> Mount<'f, F> {
             && self.resctrl.is_empty(group).unwrap_or(false)
     }
 
-    /// Unmanaged groups, for [`super::allocatable_ways::room`].
+    /// Unmanaged groups, for [`super::allocatable_ways::allocatable_ways`].
     pub fn unmanaged(observed: &Observed) -> Vec<UnmanagedGroup> {
         let others = observed.iter().filter(|(name, group)| !group.ours && !name.is_empty());
         let unmanaged = others.map(|(name, group)| {
