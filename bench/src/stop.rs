@@ -19,7 +19,7 @@ pub struct Interrupted;
 
 impl fmt::Display for Interrupted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("interrupted; what was changed on this host has been put back")
+        f.write_str("interrupted; what was changed on this host is restored")
     }
 }
 

@@ -362,7 +362,7 @@ fn it_ends_by_each_signal_and_by_time_and_all_is_as_it_was(_: &Host) -> Outcome 
         has("  one: 1 process, 1 thread") && has("  did put 1 process, 1 thread, into group masu-one"),
         "{lines:#?}"
     );
-    assert!(has("  put back: 2 groups removed, the default group has its ways"), "{lines:#?}");
+    assert!(has("  restored: 2 groups removed, the default group has its ways"), "{lines:#?}");
     assert!(lines.last().is_some_and(|line| line.contains(" s  1 plan; ")), "{lines:#?}");
     let mut reader = Running::start(masu()?.args(["llc", "run"]).args(&arguments))?;
     let mut first = String::new();

@@ -46,7 +46,7 @@ fn refused(said: &Said, line: &str, remedy: &str) {
 
 /// The run is refused after its first change, which is undone.
 fn refused_later(said: Said, line: &str, remedy: &str) {
-    assert!(said.out.ends_with(" s  put back: 0 groups removed, the default group has its ways\n"), "{}", said.out);
+    assert!(said.out.ends_with(" s  restored: 0 groups removed, the default group has its ways\n"), "{}", said.out);
     assert_eq!(said.out.lines().count(), 1);
     refused(&Said { out: String::new(), ..said }, line, remedy);
 }
@@ -285,7 +285,7 @@ fn a_file_system_that_goes_away_ends_it(_: &Host) -> Outcome {
         assert_eq!(said.code(), 2, "{signal:?}: {said:?}");
         let lines: Vec<&str> = said.err.lines().collect();
         assert!(lines.len() == 2 && lines[0].starts_with("masu: cannot "), "{signal:?}: {lines:?}");
-        let remedy = "    It was unmounted, or the emulator has ended: with that all groups are gone, and nothing is left to put back.";
+        let remedy = "    It was unmounted, or the emulator has ended: with that all groups are gone, and nothing is left to restore.";
         assert_eq!(lines[1], remedy, "{signal:?}");
         // Nothing of it is left for the next start.
         assert!(!super::command::said(&["facts", "--json"])?.err.contains("was killed"), "{signal:?}");

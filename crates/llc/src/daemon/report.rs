@@ -261,7 +261,7 @@ impl fmt::Display for Event {
             Event::Warmed { group, cache, state } => filled_line(f, group, *cache, state),
             Event::Without { what, why } => write!(f, "without {what}: {why}"),
             Event::PutBack { groups } => {
-                write!(f, "put back: {} removed, the default group has its ways", counted(*groups, "group"))
+                write!(f, "restored: {} removed, the default group has its ways", counted(*groups, "group"))
             }
         }
     }

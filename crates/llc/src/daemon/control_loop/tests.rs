@@ -283,7 +283,7 @@ fn what_is_planned_is_done_said_and_not_done_again() {
     }
     let (summary, events, answer) = daemon.finish();
     answer.unwrap();
-    assert_eq!(lines(&events), ["put back: 3 groups removed, the default group has its ways"]);
+    assert_eq!(lines(&events), ["restored: 3 groups removed, the default group has its ways"]);
     assert_eq!((summary.plans, summary.refill_cpu_us), (1, 5));
     assert_eq!(model.0.borrow().kernel.groups, before);
 }

@@ -158,7 +158,7 @@ fn with_remedy(failure: Failure, failed: &Failed) -> Failure {
     match failed.why {
         Why::Denied => failure.remedy("Run as root."),
         Why::Locked => failure.remedy("Another program changes it just now: try again."),
-        Why::Gone => failure.remedy("It was unmounted, or the emulator has ended: with that all groups are gone, and nothing is left to put back."),
+        Why::Gone => failure.remedy("It was unmounted, or the emulator has ended: with that all groups are gone, and nothing is left to restore."),
         _ => failure,
     }
 }
