@@ -254,19 +254,26 @@ impl<W: Choice, S> Runs<W, S> {
     }
 
     fn subjects(&self) -> Vec<&str> {
-        let mut subjects: Vec<&str> = self.rows.iter().map(|row| row.subject.as_str()).collect();
-        subjects.dedup();
+        let mut subjects: Vec<&str> = Vec::new();
+        for Row { subject, .. } in &self.rows {
+            if !subjects.contains(&subject.as_str()) {
+                subjects.push(subject);
+            }
+        }
         subjects
     }
 
-    /// Compares pairs of conditions (baseline first) by each metric. Pairs that were not measured are left out.
+    /// Compares pairs of conditions (baseline first) by each metric. A pair without values is left out, or is named as
+    /// not measured where it has a target against this baseline.
     pub fn compare(&self, report: &mut Report, pairs: &[(W, W)], metrics: &[Metric<'_, W, S>]) {
         for &(baseline, this) in pairs {
             let versus = Versus { baseline: baseline.title(), this: this.title() };
             for subject in self.subjects() {
                 for metric in metrics {
                     let values = [baseline, this].map(|way| metric.values(self.of(subject, way)));
-                    if values.iter().any(|values| values.iter().all(|value| value.is_nan())) {
+                    let is_unknown = values.iter().any(|values| values.iter().all(|value| value.is_nan()));
+                    let is_measured = values.iter().all(|values| !values.is_empty());
+                    if is_unknown && !(is_measured && metric.has_target_against(baseline, this)) {
                         continue;
                     }
                     let what = label(subject, &metric.what);
@@ -279,13 +286,14 @@ impl<W: Choice, S> Runs<W, S> {
         }
     }
 
-    /// Adds the median of each metric in each row that has values of it.
+    /// Adds the median of each metric in each row that has values of it, or a target for it.
     pub fn figures(&self, report: &mut Report, metrics: &[Metric<'_, W, S>]) {
         for metric in metrics {
             for row in &self.rows {
-                if let Some(value) = median_of(&row.samples, &metric.value) {
+                let (value, target) = (median_of(&row.samples, &metric.value), metric.target_of(None, row.way));
+                if value.is_some() || target.is_some() {
                     let what = format!("{}: {}", label(&row.subject, row.way.title()), metric.what);
-                    report.figure(&what, metric.unit, Some(value), metric.target_of(None, row.way));
+                    report.figure(&what, metric.unit, value, target);
                 }
             }
         }
@@ -374,6 +382,10 @@ impl<'a, W: Choice, S> Metric<'a, W, S> {
     fn target_of(&self, baseline: Option<W>, way: W) -> Option<Target> {
         let fits = |(of, this, _): &&(Option<W>, W, Target)| *this == way && (of.is_none() || *of == baseline);
         self.targets.iter().find(fits).map(|(_, _, target)| *target)
+    }
+
+    fn has_target_against(&self, baseline: W, way: W) -> bool {
+        self.targets.iter().any(|(of, this, _)| *of == Some(baseline) && *this == way)
     }
 
     fn values(&self, samples: &[S]) -> Vec<f64> {
@@ -507,6 +519,21 @@ mod tests {
         let text = report(|report| runs.figures(report, &cpu()));
         assert!(text.contains("masu --mapped 100: cpu   50.000 %   target ≤ 10.000 %: missed"), "{text}");
         assert!(!text.contains("kernel alone"), "{text}");
+    }
+
+    #[test]
+    fn a_target_without_values_is_named_as_not_measured() {
+        let mut runs = runs(&["b"]);
+        runs.push("a", Way::Masu, vec![(1.0, None); 6]);
+        runs.push("a", Way::Kernel, vec![(2.0, None); 6]);
+        runs.push("b", Way::Other, vec![(1.0, None); 6]);
+        let cpu = || Metric::less("cpu", Unit::Fraction, |run: &Sample| run.1);
+        let text = report(|report| runs.figures(report, &[cpu().target(Way::Masu, Target::AtMost(0.1))]));
+        assert!(text.contains("a, masu --mapped 100: cpu   not measured") && !text.contains("kernel"), "{text}");
+        let against = cpu().target_against(Way::Kernel, Way::Masu, Target::NotWorse);
+        let text = report(|report| runs.compare(report, &runs.against(Way::Kernel), &[against]));
+        let lines: Vec<&str> = text.lines().filter(|line| line.contains(", cpu")).collect();
+        assert!(lines.len() == 2 && lines.iter().all(|line| line.contains("not measured")), "{text}");
     }
 
     #[test]
