@@ -8,6 +8,8 @@
 
 #define INSERTION_RING_BYTES (4u << 20)
 #define INSERTION_MEMBERS_MAX 65536u
+#define INSERTION_OTHERS_RING_BYTES (1u << 20)
+#define INSERTION_INSERTERS_MAX 4096u
 #define INSERTION_RUN_PAGES_MAX 512u /* a run of this length is reported at once: 2 MiB */
 
 /* Consecutive pages of one file, inserted by one process. */
@@ -26,6 +28,14 @@ struct insertion_run {
 struct insertion_filter {
 	__u64 group; /* id of a control group of the memory controller; 0: none */
 	__u32 all;
+	__u32 others; /* 1: the insertions of all other processes go to the second ring */
+};
+
+/* A process with insertions in the second ring. It may have ended when user space looks. */
+struct inserter {
+	__u64 start_ns; /* distinguishes it from a later one with the same pid */
+	__u8 name[16];  /* of its first thread */
+	__u32 of_kernel;
 	__u32 unused;
 };
 

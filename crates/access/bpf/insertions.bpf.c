@@ -7,6 +7,9 @@
  * goes to the ring when the next page does not follow, or when it is long; the open run is in `open_runs`, where user
  * space can read it at any time. When the ring is full a run is dropped and counted.
  *
+ * A second ring has the insertions of the other processes, when they are wanted: servers and kernel threads read for
+ * the selected ones. It is a ring of its own, so that no other process can fill the first.
+ *
  * Two processes that insert pages on one processor, one preempted by the other (kernels before about Linux 6.13 do not
  * allow this here), may make a common run: not all of its pages are new. User space must do no harm by acting on it.
  *
@@ -14,7 +17,8 @@
  */
 #include "numbers.h"
 
-enum { BPF_MAP_TYPE_HASH = 1, BPF_MAP_TYPE_ARRAY = 2, BPF_MAP_TYPE_PERCPU_ARRAY = 6, BPF_MAP_TYPE_RINGBUF = 27 };
+enum { BPF_MAP_TYPE_HASH = 1, BPF_MAP_TYPE_ARRAY = 2, BPF_MAP_TYPE_PERCPU_ARRAY = 6 };
+enum { BPF_MAP_TYPE_LRU_HASH = 9, BPF_MAP_TYPE_RINGBUF = 27 };
 enum { BPF_ANY = 0, BPF_RB_NO_WAKEUP = 1 };
 
 #include <bpf/bpf_helpers.h>
@@ -50,10 +54,16 @@ struct signal_struct {
 } KERNEL;
 
 struct task_struct {
+	unsigned int flags;
 	__s32 tgid;
+	__u64 start_time;
+	struct task_struct *group_leader;
+	char comm[16];
 	struct css_set *cgroups;
 	struct signal_struct *signal;
 } KERNEL;
+
+#define PF_KTHREAD 0x00200000u
 
 enum cgroup_subsys_id {
 	memory_cgrp_id,
@@ -75,24 +85,39 @@ struct {
 	__type(value, __u32);
 } members SEC(".maps");
 
+/* Of the selected processes, and of the others. */
+enum { SELECTED, OTHERS, SIDES };
+
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
+	__uint(max_entries, SIDES);
 	__type(key, __u32);
 	__type(value, struct insertion_run);
 } open_runs SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
+	__uint(max_entries, SIDES);
 	__type(key, __u32);
 	__type(value, __u64);
 } lost_pages SEC(".maps");
 
 struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, INSERTION_INSERTERS_MAX);
+	__type(key, __u32);
+	__type(value, struct inserter);
+} inserters SEC(".maps");
+
+struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, INSERTION_RING_BYTES);
 } runs SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, INSERTION_OTHERS_RING_BYTES);
+} other_runs SEC(".maps");
 
 static const __u32 ZERO = 0;
 
@@ -118,11 +143,29 @@ static int is_selected(const struct insertion_filter *wanted, __u32 process)
 	return wanted->group && is_in_group((void *)bpf_get_current_task(), wanted->group);
 }
 
-static void report(const struct insertion_run *run)
+/* Notes the current process. Once for each of its runs. */
+static void note_inserter(__u32 process)
 {
-	if (bpf_ringbuf_output(&runs, (void *)run, sizeof(*run), BPF_RB_NO_WAKEUP) == 0)
+	struct task_struct *task = (void *)bpf_get_current_task();
+	struct inserter now = {
+		.start_ns = BPF_CORE_READ(task, group_leader, start_time),
+		.of_kernel = !!(BPF_CORE_READ(task, flags) & PF_KTHREAD),
+	};
+	const struct inserter *known = bpf_map_lookup_elem(&inserters, &process);
+
+	if (known && known->start_ns == now.start_ns)
 		return;
-	__u64 *lost = bpf_map_lookup_elem(&lost_pages, &ZERO);
+	BPF_CORE_READ_STR_INTO(&now.name, task, group_leader, comm);
+	bpf_map_update_elem(&inserters, &process, &now, BPF_ANY);
+}
+
+static void report(const struct insertion_run *run, __u32 side)
+{
+	void *ring = side == SELECTED ? (void *)&runs : (void *)&other_runs;
+
+	if (bpf_ringbuf_output(ring, (void *)run, sizeof(*run), BPF_RB_NO_WAKEUP) == 0)
+		return;
+	__u64 *lost = bpf_map_lookup_elem(&lost_pages, &side);
 	if (lost)
 		*lost += run->pages;
 }
@@ -131,10 +174,15 @@ SEC("tp_btf/mm_filemap_add_to_page_cache")
 int added(__u64 *context)
 {
 	const struct insertion_filter *wanted = bpf_map_lookup_elem(&filter, &ZERO);
-	__u32 process = bpf_get_current_pid_tgid() >> 32;
+	__u32 process = bpf_get_current_pid_tgid() >> 32, side = SELECTED;
 
-	if (!wanted || !is_selected(wanted, process))
+	if (!wanted)
 		return 0;
+	if (!is_selected(wanted, process)) {
+		if (!wanted->others)
+			return 0;
+		side = OTHERS;
+	}
 	struct folio *folio = (void *)context[0];
 	struct inode *inode = BPF_CORE_READ(folio, mapping, host);
 	struct insertion_run now = {
@@ -146,7 +194,7 @@ int added(__u64 *context)
 		.process = process,
 		.processor = bpf_get_smp_processor_id(),
 	};
-	struct insertion_run *run = bpf_map_lookup_elem(&open_runs, &ZERO);
+	struct insertion_run *run = bpf_map_lookup_elem(&open_runs, &side);
 	if (!run)
 		return 0;
 	if (run->pages && run->inode == now.inode && run->device == now.device && run->generation == now.generation &&
@@ -155,7 +203,9 @@ int added(__u64 *context)
 		return 0;
 	}
 	if (run->pages)
-		report(run);
+		report(run, side);
+	if (side == OTHERS)
+		note_inserter(process);
 	now.since_ns = bpf_ktime_get_ns();
 	*run = now;
 	return 0;

@@ -7,22 +7,26 @@
 //! `record` is the record format of the two sides. Each page is reported once, in runs. Runs that are not
 //! fetched in time are dropped and counted: the ring has space for 74,898.
 //!
+//! Servers and kernel threads read for the selected processes. So the insertions of all other processes are reported,
+//! too, where they are wanted ([`Insertions::fetch_others`]): in a ring of their own, with space for 18,724 runs, so
+//! that no other process can fill the first.
+//!
 //! Cost: some 0.1 µs for each added folio, in the path of the process that adds it; loading takes about 0.1 s.
 
 mod record;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, PrintLevel, RingBuffer, RingBufferBuilder};
-use linux::Pid;
+use linux::{Pid, Untrusted};
 use units::Pages;
 
 use crate::backend::Unavailable;
 use crate::bpf_object::{self, Aligned};
-use record::{FilterRecord, MEMBER, PARENT, Run};
+use record::{FilterRecord, InserterRecord, MEMBER, PARENT, Run};
 
 /// Name in messages.
 const PROGRAM: &str = "the program for page-cache insertions";
@@ -71,16 +75,38 @@ pub struct Insertion {
     pub process: Pid,
 }
 
+/// A process with insertions, as it was at one of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inserter {
+    /// Name of its first thread.
+    pub name: Untrusted,
+    /// True for a kernel thread.
+    pub of_kernel: bool,
+    /// Start, in nanoseconds: distinguishes it from a later process with the same pid.
+    pub start_ns: u64,
+}
+
+/// Insertions of the selected processes, or of the others.
+#[derive(Debug)]
+struct Side {
+    /// Its number in the maps of the program.
+    number: u32,
+    ring: RingBuffer<'static>,
+    fetched: Rc<RefCell<Vec<Run>>>,
+    reported: Reported,
+}
+
 /// The loaded program. Dropping it detaches it.
 #[derive(Debug)]
 pub struct Insertions {
-    ring: RingBuffer<'static>,
-    fetched: Rc<RefCell<Vec<Run>>>,
+    selected: Side,
+    others: Side,
     open_runs: MapHandle,
     lost: MapHandle,
     members: MapHandle,
-    reported: Reported,
+    inserters: MapHandle,
     filter: MapHandle,
+    filter_record: Cell<FilterRecord>,
     _links: Vec<Link>,
     _object: Object,
 }
@@ -96,24 +122,26 @@ impl Insertions {
         let object = open.load().map_err(|e| refused("be loaded", &e))?;
         let handle = |name| bpf_object::map_of(&object, PROGRAM, name);
         let filters = handle("filter")?;
-        set_filter(&filters, filter)?;
-        let fetched = Rc::new(RefCell::new(Vec::new()));
-        let runs = handle("runs")?;
-        let into = Rc::clone(&fetched);
-        let ring = {
-            let mut builder = RingBufferBuilder::new();
-            let added = builder.add(&runs, move |bytes| {
-                into.borrow_mut().extend(Run::from_bytes(bytes));
-                0
-            });
-            added.map_err(|e| refused("share its maps", &e))?;
-            builder.build().map_err(|e| refused("share its maps", &e))?
-        };
+        let filter_record = Cell::new(record_of(filter));
+        set_filter(&filters, filter_record.get())?;
+        let (selected, others) = (Side::of(0, &handle("runs")?)?, Side::of(1, &handle("other_runs")?)?);
         let (open_runs, lost, members) = (handle("open_runs")?, handle("lost_pages")?, handle("members")?);
+        let inserters = handle("inserters")?;
         let links = object.progs_mut().map(|program| program.attach()).collect::<Result<Vec<Link>, _>>();
         let _links = links.map_err(|e| refused("be attached", &e))?;
-        let (reported, filter) = (Reported::default(), filters);
-        Ok(Insertions { ring, fetched, open_runs, lost, members, reported, filter, _links, _object: object })
+        let filter = filters;
+        Ok(Insertions {
+            selected,
+            others,
+            open_runs,
+            lost,
+            members,
+            inserters,
+            filter,
+            filter_record,
+            _links,
+            _object: object,
+        })
     }
 
     /// Sets the processes whose insertions are reported from now on.
@@ -121,7 +149,17 @@ impl Insertions {
     /// # Errors
     /// When the kernel takes the maps away, which it does not.
     pub fn set_filter(&self, filter: Filter) -> Result<(), Unavailable> {
-        set_filter(&self.filter, filter)
+        self.filter_record.set(FilterRecord { others: self.filter_record.get().others, ..record_of(filter) });
+        set_filter(&self.filter, self.filter_record.get())
+    }
+
+    /// Reports the insertions of all other processes from now on, by [`Insertions::fetch_others`].
+    ///
+    /// # Errors
+    /// When the kernel takes the maps away, which it does not.
+    pub fn report_others(&self) -> Result<(), Unavailable> {
+        self.filter_record.set(FilterRecord { others: 1, ..self.filter_record.get() });
+        set_filter(&self.filter, self.filter_record.get())
     }
 
     /// Makes a process a member, for [`Filter::Members`]. Processes that it started before are not members.
@@ -153,12 +191,65 @@ impl Insertions {
     /// # Errors
     /// When the kernel takes the maps away, which it does not.
     pub fn fetch(&mut self) -> Result<Vec<Insertion>, Unavailable> {
+        self.selected.fetch(&self.open_runs)
+    }
+
+    /// Insertions of processes that are not selected, in order as of [`Insertions::fetch`]; none before
+    /// [`Insertions::report_others`].
+    ///
+    /// # Errors
+    /// When the kernel takes the maps away, which it does not.
+    pub fn fetch_others(&mut self) -> Result<Vec<Insertion>, Unavailable> {
+        self.others.fetch(&self.open_runs)
+    }
+
+    /// Process of an insertion that is not selected; it may have ended. `None` when the program no longer remembers it:
+    /// it remembers 4,096.
+    pub fn inserter(&self, pid: Pid) -> Option<Inserter> {
+        let bytes = self.inserters.lookup(&pid.0.to_ne_bytes(), MapFlags::ANY).ok().flatten()?;
+        let record = InserterRecord::from_bytes(&bytes)?;
+        let name = Untrusted::new(record.name());
+        Some(Inserter { name, of_kernel: record.of_kernel != 0, start_ns: record.start_ns })
+    }
+
+    /// Pages inserted and not reported, since the start.
+    pub fn lost(&self) -> Pages {
+        self.lost_of(&self.selected)
+    }
+
+    /// Pages inserted by processes that are not selected and not reported, since [`Insertions::report_others`].
+    pub fn lost_of_others(&self) -> Pages {
+        self.lost_of(&self.others)
+    }
+
+    fn lost_of(&self, side: &Side) -> Pages {
+        let lost = self.lost.lookup_percpu(&side.number.to_ne_bytes(), MapFlags::ANY).ok().flatten();
+        let counts = lost.unwrap_or_default();
+        Pages(counts.iter().filter_map(|bytes| Some(u64::from_ne_bytes(*bytes.first_chunk()?))).sum())
+    }
+}
+
+impl Side {
+    fn of(number: u32, runs: &MapHandle) -> Result<Side, Unavailable> {
+        let fetched = Rc::new(RefCell::new(Vec::new()));
+        let into = Rc::clone(&fetched);
+        let mut builder = RingBufferBuilder::new();
+        let added = builder.add(runs, move |bytes| {
+            into.borrow_mut().extend(Run::from_bytes(bytes));
+            0
+        });
+        added.map_err(|e| refused("share its maps", &e))?;
+        let ring = builder.build().map_err(|e| refused("share its maps", &e))?;
+        Ok(Side { number, ring, fetched, reported: Reported::default() })
+    }
+
+    fn fetch(&mut self, open_runs: &MapHandle) -> Result<Vec<Insertion>, Unavailable> {
         self.ring.consume().map_err(|e| refused("be read", &e))?;
         let mut new = Vec::new();
         for run in self.fetched.borrow_mut().drain(..) {
             new.extend(self.reported.finished(run).map(|insertion| (run.since_ns, insertion)));
         }
-        let open = self.open_runs.lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY);
+        let open = open_runs.lookup_percpu(&self.number.to_ne_bytes(), MapFlags::ANY);
         for bytes in open.map_err(|e| refused("be read", &e))?.into_iter().flatten() {
             // Each processor's part has the length of the record; the kernel's padding is left out.
             let run = bytes.get(..size_of::<Run>()).and_then(Run::from_bytes);
@@ -168,20 +259,14 @@ impl Insertions {
         new.sort_by_key(|(since_ns, _)| *since_ns);
         Ok(new.into_iter().map(|(_, insertion)| insertion).collect())
     }
-
-    /// Pages inserted and not reported, since the start.
-    pub fn lost(&self) -> Pages {
-        let lost = self.lost.lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY).ok().flatten().unwrap_or_default();
-        Pages(lost.iter().filter_map(|bytes| Some(u64::from_ne_bytes(*bytes.first_chunk()?))).sum())
-    }
 }
 
-fn set_filter(map: &MapHandle, filter: Filter) -> Result<(), Unavailable> {
-    let record = FilterRecord {
-        group: if let Filter::Group(id) = filter { id } else { 0 },
-        all: u32::from(filter == Filter::All),
-        unused: 0,
-    };
+fn record_of(filter: Filter) -> FilterRecord {
+    let group = if let Filter::Group(id) = filter { id } else { 0 };
+    FilterRecord { group, all: u32::from(filter == Filter::All), others: 0 }
+}
+
+fn set_filter(map: &MapHandle, record: FilterRecord) -> Result<(), Unavailable> {
     let set = map.update(&0u32.to_ne_bytes(), &record.to_bytes(), MapFlags::ANY);
     set.map_err(|e| refused("take the filter of processes", &e))
 }

@@ -22,6 +22,16 @@ pub struct Run {
 pub struct FilterRecord {
     pub group: u64,
     pub all: u32,
+    pub others: u32,
+}
+
+/// `struct inserter`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InserterRecord {
+    pub start_ns: u64,
+    pub name: [u8; 16],
+    pub of_kernel: u32,
     pub unused: u32,
 }
 
@@ -59,8 +69,25 @@ impl FilterRecord {
     pub fn to_bytes(self) -> Vec<u8> {
         let mut bytes = self.group.to_ne_bytes().to_vec();
         bytes.extend_from_slice(&self.all.to_ne_bytes());
-        bytes.extend_from_slice(&self.unused.to_ne_bytes());
+        bytes.extend_from_slice(&self.others.to_ne_bytes());
         bytes
+    }
+}
+
+impl InserterRecord {
+    /// Decodes the kernel's bytes; `None` when the length is not exactly that of the record.
+    pub fn from_bytes(bytes: &[u8]) -> Option<InserterRecord> {
+        let (start, rest) = bytes.split_first_chunk::<8>()?;
+        let (name, rest) = rest.split_first_chunk::<16>()?;
+        let (of_kernel, unused) = rest.split_first_chunk::<4>()?;
+        let unused = u32::from_ne_bytes(unused.try_into().ok()?);
+        let (start_ns, of_kernel) = (u64::from_ne_bytes(*start), u32::from_ne_bytes(*of_kernel));
+        Some(InserterRecord { start_ns, name: *name, of_kernel, unused })
+    }
+
+    /// The name up to its first zero byte.
+    pub fn name(&self) -> &[u8] {
+        self.name.split(|byte| *byte == 0).next().unwrap_or_default()
     }
 }
 
@@ -77,7 +104,18 @@ mod tests {
         assert_eq!(Run::from_bytes(&words), Some(run));
         assert_eq!(Run::from_bytes(&words[1..]), None);
         assert_eq!(Run::from_bytes(&[]), None);
-        assert_eq!(FilterRecord { group: 1, all: 2, unused: 0 }.to_bytes().len(), size_of::<FilterRecord>());
+        assert_eq!(FilterRecord { group: 1, all: 2, others: 0 }.to_bytes().len(), size_of::<FilterRecord>());
+    }
+
+    #[test]
+    fn an_inserter_is_decoded_and_its_name_ends_at_the_first_zero() {
+        let mut bytes = 7u64.to_ne_bytes().to_vec();
+        bytes.extend_from_slice(b"walsender\0\0\0\0\0\0\0");
+        bytes.extend([1u32, 0].iter().flat_map(|word| word.to_ne_bytes()));
+        let found = InserterRecord::from_bytes(&bytes).unwrap();
+        assert_eq!((found.start_ns, found.name(), found.of_kernel), (7, &b"walsender"[..], 1));
+        assert_eq!(InserterRecord::from_bytes(&bytes[1..]), None);
+        assert_eq!(InserterRecord { name: [b'x'; 16], ..found }.name().len(), 16, "a name without an end");
     }
 
     #[test]
@@ -90,6 +128,7 @@ mod tests {
             };
         }
         same!("insertion_run", Run, inode, first, pages, since_ns, device, generation, process, processor);
-        same!("insertion_filter", FilterRecord, group, all, unused);
+        same!("insertion_filter", FilterRecord, group, all, others);
+        same!("inserter", InserterRecord, start_ns, name, of_kernel, unused);
     }
 }
