@@ -312,17 +312,17 @@ fn probe_huge_window(files: &impl KernelFiles) -> HugeWindow {
     let (scratch, collapsed) = match collapse_a_window(files) {
         Ok(done) => done,
         Err(error @ Error::Unsupported(_)) => return stopped(Known::Value(false), &error.to_string()),
+        // A kernel without the advice, or without huge pages, answers EINVAL. These answers come from one that has it,
+        // and had no huge page at the moment.
+        Err(error) if matches!(error.errno(), Some(Errno::NOMEM | Errno::BUSY | Errno::AGAIN)) => {
+            return stopped(Known::Value(true), &error.to_string());
+        }
         Err(error) => return stopped(Known::Unknown(error.to_string()), NO_HUGE_PAGE),
     };
     if collapsed.anon_huge_pages != PageSize::Huge.bytes() {
         return stopped(Known::Value(false), NO_HUGE_PAGE);
     }
-    let page = first_page(scratch.range());
-    let after = own_pidfd()
-        .and_then(|pidfd| {
-            advise(Pid::own(), pidfd.as_fd(), &[page], Advice::Cold).map_err(|errno| failed("split a window", errno))
-        })
-        .and_then(|_| residency(files, scratch.range()));
+    let after = split_a_window(files, scratch.range());
     match after {
         Ok(after) => {
             let split = after.anon_huge_pages == Bytes(0);
@@ -345,9 +345,8 @@ struct Residency {
 fn collapse_a_window(files: &impl KernelFiles) -> Result<(Scratch, Residency), Error> {
     const OPERATION: &str = "collapse a window";
     let scratch = Scratch::window_with_one_touched_page().map_err(|errno| failed("map", errno))?;
-    let pidfd = own_pidfd()?;
-    match advise(Pid::own(), pidfd.as_fd(), &[scratch.range()], Advice::Collapse) {
-        Ok(_) => {}
+    match advise_until_answered(scratch.range(), Advice::Collapse)? {
+        Ok(()) => {}
         // The kernel's answer to unknown advice, and to a process that may not have huge pages.
         Err(Errno::INVAL) => {
             let status = status::status(files, Pid::own())?;
@@ -362,6 +361,39 @@ fn collapse_a_window(files: &impl KernelFiles) -> Result<(Scratch, Residency), E
     }
     let residency = residency(files, scratch.range())?;
     Ok((scratch, residency))
+}
+
+/// Splits a huge window of our own. A huge page that another part of the kernel holds for a moment does not split: a
+/// few tries.
+fn split_a_window(files: &impl KernelFiles, window: AddressRange) -> Result<Residency, Error> {
+    let mut after = residency(files, window)?;
+    for attempt in 0..ATTEMPTS {
+        std::thread::sleep(PAUSE * attempt);
+        advise_until_answered(first_page(window), Advice::Cold)?.map_err(|errno| failed("split a window", errno))?;
+        after = residency(files, window)?;
+        if after.anon_huge_pages == Bytes(0) {
+            break;
+        }
+    }
+    Ok(after)
+}
+
+/// Tries of a call whose answer may be different a moment later, and the pause between two, which grows.
+const ATTEMPTS: u32 = 5;
+const PAUSE: std::time::Duration = std::time::Duration::from_millis(5);
+
+/// Advises on memory of our own; tries again where the kernel's answer holds for the moment only.
+fn advise_until_answered(range: AddressRange, advice: Advice) -> Result<Result<(), Errno>, Error> {
+    let pidfd = own_pidfd()?;
+    let mut answer = Ok(());
+    for attempt in 0..ATTEMPTS {
+        std::thread::sleep(PAUSE * attempt);
+        answer = advise(Pid::own(), pidfd.as_fd(), &[range], advice).map(|_| ());
+        if !matches!(answer, Err(Errno::AGAIN | Errno::BUSY | Errno::NOMEM)) {
+            break;
+        }
+    }
+    Ok(answer)
 }
 
 fn residency(files: &impl KernelFiles, range: AddressRange) -> Result<Residency, Error> {

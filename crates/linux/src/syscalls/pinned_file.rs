@@ -23,9 +23,11 @@
 use std::ffi::c_void;
 use std::fs::File;
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::ptr::null_mut;
 use std::sync::Arc;
 
+use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MlockFlags, ProtFlags, madvise, mlock_with, mmap, munmap};
 use units::{AddressRange, Pages, cast};
@@ -210,6 +212,24 @@ impl Drop for PinnedFile {
     }
 }
 
+/// Tries a lock on memory of our own: a file without a name (memfd), written here and mapped whole. Nobody else chose
+/// the size of its folios, and each lies inside the mapping: a folio that reaches beyond it is not locked. True if the
+/// frame of the first page is held then.
+///
+/// # Errors
+/// As [`PinnedFile::pin`] and [`PinnedFile::locked`]; `Other` without memory for the file.
+pub fn holds_own_memory(table: &FrameTable) -> Result<bool, Error> {
+    const PAGES: u64 = 512;
+    let file = memfd_create("masu-probe", MemfdFlags::CLOEXEC).map_err(failed("make"))?;
+    let file = File::from(file);
+    for page in 0..PAGES {
+        file.write_all_at(&[1; 4096], page * PAGE).map_err(|error| failed("write")(crate::error::errno(error)))?;
+    }
+    let mut pinned = PinnedFile::map(&file, 0..PAGES)?;
+    pinned.pin(0..PAGES)?;
+    Ok(pinned.locked(table, 0..1)? == Pages(1))
+}
+
 fn last_errno() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
@@ -268,6 +288,16 @@ mod tests {
         // A large folio may stay in the cache with pages beyond the end.
         if let Err(error) = pinned.pin(0..64) {
             assert_eq!(error.errno(), Some(Errno::FAULT), "{error}");
+        }
+    }
+
+    #[test]
+    fn memory_of_our_own_is_held_where_frames_can_be_seen() {
+        let Ok(table) = FrameTable::open() else { return println!("SKIP: /proc/kpageflags is not for us") };
+        match holds_own_memory(&table) {
+            Ok(held) => assert!(held),
+            Err(Error::Denied(at)) => println!("SKIP: {at:?}"),
+            Err(error) => panic!("{error}"),
         }
     }
 

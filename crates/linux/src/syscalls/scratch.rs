@@ -37,11 +37,14 @@ impl Scratch {
     }
 
     /// One whole window with only its first page touched. That page is small, even where the first touch of a window
-    /// gets a huge page: only that page is accessible at the touch.
+    /// gets a huge page: only that page is accessible at the touch. Inaccessible memory lies on both sides of the
+    /// window, so the kernel never joins it with a neighbouring mapping.
     pub(crate) fn window_with_one_touched_page() -> Result<Scratch, Errno> {
-        let twice = Bytes(2 * PageSize::Huge.bytes().0);
-        let mut scratch = map(null_mut(), twice, ProtFlags::empty(), MapFlags::PRIVATE)?;
-        let Some(window) = scratch.range.whole_windows().next().map(|window| window.range()) else {
+        let thrice = Bytes(3 * PageSize::Huge.bytes().0);
+        let mut scratch = map(null_mut(), thrice, ProtFlags::empty(), MapFlags::PRIVATE)?;
+        let (start, end) = (scratch.range.start(), scratch.range.end());
+        let inner = |range: &AddressRange| range.start() > start && range.end() < end;
+        let Some(window) = scratch.range.whole_windows().map(|window| window.range()).find(inner) else {
             return Err(Errno::NOMEM);
         };
         let page = AddressRange::new(window.start().0, window.start().0 + PageSize::Small.bytes().0);

@@ -1,6 +1,5 @@
-//! Backend of `masu aging` for each class on this host, and why no better one. Probes run on masu's own process.
-
-use std::fs::File;
+//! Backend of `masu aging` for each class on this host, and why no better one. Probes run on memory that they write
+//! themselves.
 
 use access::backend::Unavailable;
 use access::insertions::{Filter, Insertions};
@@ -10,12 +9,11 @@ use aging::levels::Level;
 use hugepages::backends::{Missing, PartBackend};
 use linux::KernelFiles;
 use linux::kpageflags::FrameTable;
-use linux::pinned_file::PinnedFile;
-use units::Pages;
+use linux::pinned_file;
 
 /// Results of the probes.
 pub struct Tried {
-    /// mlock of a page of masu's own program file, with a check that its frame stays.
+    /// mlock of a file in memory that the probe writes, with a check that its first frame is held.
     mlock: Result<(), Unavailable>,
     /// Tracing page-cache insertions.
     insertions: Result<(), Unavailable>,
@@ -23,7 +21,7 @@ pub struct Tried {
     has_swap: bool,
 }
 
-/// Probes on masu's own program file; costs about 0.1 s, for loading a BPF program.
+/// Probes on memory of our own; costs about 0.1 s, for loading a BPF program.
 pub fn try_out(files: &impl KernelFiles) -> Tried {
     Tried {
         mlock: mlock(),
@@ -36,13 +34,10 @@ fn mlock() -> Result<(), Unavailable> {
     const REMEDY: &str =
         "Run as root (CAP_IPC_LOCK, CAP_SYS_ADMIN), on Linux 5.18 or newer with CONFIG_PROC_PAGE_MONITOR=y.";
     let failed = |reason: String| Unavailable { reason, remedy: REMEDY.to_owned() };
-    let file = File::open("/proc/self/exe").map_err(|error| failed(error.to_string()))?;
     let frames = FrameTable::open().map_err(|error| failed(error.to_string()))?;
-    let mut pinned = PinnedFile::map(&file, 0..1).map_err(|error| failed(error.to_string()))?;
-    pinned.pin(0..1).map_err(|error| failed(error.to_string()))?;
-    match pinned.locked(&frames, 0..1).map_err(|error| failed(error.to_string()))? {
-        Pages(1) => Ok(()),
-        _ => Err(failed("a page of our own program was locked, and its frame is not held".to_owned())),
+    match pinned_file::holds_own_memory(&frames).map_err(|error| failed(error.to_string()))? {
+        true => Ok(()),
+        false => Err(failed("memory of our own (memfd) was locked, and its first frame is not held".to_owned())),
     }
 }
 
