@@ -25,4 +25,5 @@ pub mod sealed_memory;
 pub mod shared_memory;
 pub mod signals;
 pub mod syscall_dispatch;
+pub mod thp_permission;
 pub mod userfaultfd;

@@ -10,6 +10,7 @@ mod only_one;
 mod open;
 mod priority;
 mod privileges;
+mod prohibition;
 mod runtime;
 mod terminal;
 

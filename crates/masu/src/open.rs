@@ -16,7 +16,7 @@ use linux::{Error, KernelFiles, Pid, capabilities, damon, journal::HostSettings}
 
 use crate::failure::Failure;
 use crate::terminal::print;
-use crate::{Done, HOST, runtime};
+use crate::{Done, HOST, prohibition, runtime};
 
 /// The backends of this host, and the chosen one.
 pub struct Observers {
@@ -187,10 +187,7 @@ fn judge(pid: Pid, status: &Status, purpose: Purpose) -> Result<(), Failure> {
         return no("it has ended and waits for its parent (zombie)", "Name a running program.");
     }
     if purpose == Purpose::Attach && status.huge_pages == HugePages::Forbidden {
-        let why = format!("{} forbids huge pages for itself (prctl PR_SET_THP_DISABLE; THP_enabled: 0)", status.name);
-        let remedy = format!(
-            "`masu set {pid} huge=on` allows them again; or restart it: Redis with `disable-thp no`, or with THP set to madvise."
-        );
+        let (why, remedy) = prohibition::reason_and_remedy(&*HOST, pid, &status.name);
         return no(&why, &remedy);
     }
     if purpose == Purpose::Change {
@@ -329,6 +326,5 @@ mod tests {
         assert_eq!(judge(Pid(42), &forbidding, Purpose::Look), Ok(()));
         let said = said(&forbidding, Purpose::Attach);
         assert!(said.contains("redis-server forbids huge pages for itself"), "{said}");
-        assert!(said.contains("disable-thp no"), "{said}");
     }
 }

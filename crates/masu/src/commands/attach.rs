@@ -17,6 +17,7 @@ use units::{Bytes, Fraction};
 use crate::args::AttachTask;
 use crate::failure::Failure;
 use crate::open::{Observers, Purpose, admit, can_promote, each, hold};
+use crate::prohibition::{self, Inherited};
 use crate::terminal::clock::{Clock, Stop};
 use crate::terminal::print::{self, percent};
 use crate::terminal::table::Table;
@@ -33,6 +34,10 @@ pub fn run(task: &AttachTask) -> Result<Done, Failure> {
         let status = admit(pid, Purpose::Attach)?;
         Ok((pid, status.name, Arc::new(hold(pid, Purpose::Attach)?)))
     })?;
+    // For masu's own probe and preallocated pages.
+    if let Inherited::Stays(why) = prohibition::lift_own() {
+        print::note(format_args!("{why}"));
+    }
     can_promote(&linux::probe::collapse(&*HOST))?;
     let observers = Observers::find(task.backend)?;
     if observers.backend == Backend::DamonVaddr && admitted.len() > 1 {

@@ -17,6 +17,7 @@ use units::Bytes;
 use crate::args::FactsTask;
 use crate::commands::run::sizes::{self, Given};
 use crate::failure::Failure;
+use crate::prohibition::{self, Inherited};
 use crate::terminal::print;
 use crate::terminal::table::Table;
 use crate::{Done, HOST};
@@ -25,6 +26,9 @@ use crate::{Done, HOST};
 #[derive(Debug, Serialize)]
 struct Report {
     host: HostFacts,
+    /// Prohibition of huge pages that this process inherited, and its origin.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    forbidden_here: Option<String>,
     /// Page sizes of this kernel, largest first; empty without huge pages.
     page_sizes: Vec<PageSize>,
     #[serde(flatten)]
@@ -73,6 +77,8 @@ struct Feature {
 }
 
 pub fn run(task: &FactsTask) -> Result<Done, Failure> {
+    // Before the probes, which try huge pages in this process.
+    let inherited = prohibition::lift_own();
     let host = HostFacts::gather(&*HOST);
     let probed = probe(&*HOST);
     let parts = part_backends(&host, &probed.backends);
@@ -81,7 +87,11 @@ pub fn run(task: &FactsTask) -> Result<Done, Failure> {
     let found = caches::try_out(&*HOST, &host);
     let caches = Feature { feature: "last-level cache", parts: caches::backends(&found) };
     let features = vec![Feature { feature: "hugepages", parts }, paging, aging, caches];
-    let report = Report { host, page_sizes: page_sizes(), caches: found, features };
+    let forbidden_here = match inherited {
+        Inherited::Nothing => None,
+        Inherited::Lifted(why) | Inherited::Stays(why) => Some(why),
+    };
+    let report = Report { host, forbidden_here, page_sizes: page_sizes(), caches: found, features };
     let mut out = print::out();
     if task.json {
         serde_json::to_writer(&mut out, &report)?;
@@ -104,6 +114,9 @@ fn print(out: &mut impl Write, report: &Report) -> Result<(), Failure> {
         "huge pages at the first touch",
         said(&host.thp_enabled, |mode| mode.map_or("none in this kernel", |m| m.word()).to_owned()),
     );
+    if let Some(why) = &report.forbidden_here {
+        row("huge pages in what is started here", why.clone());
+    }
     row("kernel type information", yes_no(&host.btf));
     row("lockdown", said(&host.lockdown, |mode| format!("{mode:?}").to_lowercase()));
     row(

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use access::{AccessMap, Backend, Class, Observer, WindowHeat, estimate};
 use linux::maps::{self, Mapping};
+use linux::status::HugePages;
 use linux::{Pid, Untrusted};
 use serde::{Deserialize, Serialize};
 use units::cast::index;
@@ -18,7 +19,7 @@ use crate::open::{Observers, Purpose, admit, hold};
 use crate::terminal::clock::Stop;
 use crate::terminal::print;
 use crate::terminal::table::Table;
-use crate::{Done, HOST};
+use crate::{Done, HOST, prohibition};
 
 /// The JSON output.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -54,6 +55,10 @@ pub struct Run {
 pub fn run(task: &PagesTask) -> Result<Done, Failure> {
     let stop = Stop::on_signals()?;
     let status = admit(task.pid, Purpose::Look)?;
+    if status.huge_pages == HugePages::Forbidden {
+        let (why, _) = prohibition::reason_and_remedy(&*HOST, task.pid, &status.name);
+        print::note(format_args!("process {}: {why}", task.pid));
+    }
     let observers = Observers::find(task.backend)?;
     // Clearing accessed bits under an attached masu would make its windows look idle.
     let _held = if observers.backend == Backend::Residency { None } else { Some(hold(task.pid, Purpose::Look)?) };

@@ -23,6 +23,7 @@ use crate::failure::Failure;
 use crate::launch::child::{Child, Relay, end_as};
 use crate::launch::command::{Loads, NOT_STARTED, NotStarted, find, loads, refuse_privileged};
 use crate::launch::environment;
+use crate::prohibition::{self, Inherited};
 use crate::terminal::print::{self, Clean};
 use crate::{HOST, privileges};
 use hot::Hot;
@@ -31,6 +32,9 @@ use watch::{Seen, Wanted, Watch};
 
 /// Time from the start until a program with the library has taken a process slot, however slow its loader.
 const SLOT_WITHIN: Duration = Duration::from_secs(2);
+
+/// Processes that forbid huge pages and are named in a report; the number counts all.
+const FORBIDDING_SHOWN: usize = 8;
 
 /// Way of serving a program, with notes about it.
 #[derive(Debug)]
@@ -63,7 +67,11 @@ fn started(task: &RunTask, relay: Relay) -> Result<ExitCode, NotStarted> {
     let name = task.command.first().map(std::ffi::OsString::as_os_str).unwrap_or_default();
     let file = find(name, std::env::var_os("PATH"))?;
     let host = thp::settings(&*HOST).ok();
-    let mut served = serve_how(task, &file, host.as_ref())?;
+    let inherited = if task.huge == Huge::Off { Inherited::Nothing } else { prohibition::lift_own() };
+    let mut served = serve_how(task, &file, host.as_ref(), &inherited)?;
+    if let Inherited::Lifted(note) = inherited {
+        served.notes.push(note);
+    }
     // The last step that can be refused, so that an existing file is emptied only for a run that starts.
     let destination = destination(task)?;
     destination.empty();
@@ -124,6 +132,7 @@ fn started(task: &RunTask, relay: Relay) -> Result<ExitCode, NotStarted> {
     let outcome = hot.map(Hot::end).transpose();
     if !matches!(destination, Destination::Nowhere) {
         let mut report = Report::of(&task.command, task.huge, served.how, &ended);
+        report.program_forbids = seen.forbidden.contains_key(&child.pid);
         fill(&mut report, seen, served.notes, outcome);
         // The program has run: a failure to write the report is printed, and does not change the status.
         if let Err(error) = write(&report, destination, task.json) {
@@ -159,8 +168,20 @@ fn destination(task: &RunTask) -> Result<Destination, Failure> {
 }
 
 /// The way of serving the program: as requested, or as the host allows.
-fn serve_how(task: &RunTask, file: &Path, host: Option<&thp::Settings>) -> Result<Served, NotStarted> {
+fn serve_how(
+    task: &RunTask,
+    file: &Path,
+    host: Option<&thp::Settings>,
+    inherited: &Inherited,
+) -> Result<Served, NotStarted> {
     let mut served = Served { how: task.huge, notes: Vec::new() };
+    if let Inherited::Stays(why) = inherited {
+        let line = format!("runs without huge pages: {why}");
+        if !task.quiet {
+            print::note(format_args!("{line}"));
+        }
+        return Ok(Served { how: Huge::Off, notes: vec![line] });
+    }
     match task.huge {
         Huge::Off => {}
         Huge::Hot => hot::check()?,
@@ -218,6 +239,7 @@ fn wanted(task: &RunTask, served: &mut Served, report: bool) -> Wanted {
 
 fn fill(report: &mut Report, seen: Seen, notes: Vec<String>, outcome: Result<Option<hot::Outcome>, Failure>) {
     seen.fullest.values().for_each(|counted| report.add(counted));
+    report.forbidding_processes = seen.forbidden.len() as u64;
     report.processes = seen.processes;
     report.aligned_mappings = seen.aligned;
     report.demoted_windows = seen.demoted;
@@ -226,6 +248,7 @@ fn fill(report: &mut Report, seen: Seen, notes: Vec<String>, outcome: Result<Opt
     report.reserved_ever_windows = seen.reserved_ever;
     report.rss_peak_bytes = report.rss_peak_bytes.max(seen.rss_peak);
     report.notes = notes;
+    report.notes.extend(seen.forbidden.values().take(FORBIDDING_SHOWN).cloned());
     if seen.lost {
         report.notes.push("the counts of this run are lost: the thread that watched it failed".to_owned());
     }

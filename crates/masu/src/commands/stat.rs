@@ -10,7 +10,7 @@ use std::time::Duration;
 use hugepages::count::{Counted, Counter, Superpages};
 use linux::probe::Known;
 use linux::status::status;
-use linux::{Error, Pid, Untrusted};
+use linux::{Error, Pid, Untrusted, thp_permission};
 use serde::Serialize;
 use units::Bytes;
 
@@ -20,7 +20,7 @@ use crate::open::{Purpose, admit, each};
 use crate::terminal::clock::{Clock, Stop};
 use crate::terminal::repeat::{every, repeat};
 use crate::terminal::table::Table;
-use crate::{Done, HOST};
+use crate::{Done, HOST, prohibition};
 
 /// The JSON output for a process.
 #[derive(Debug, Serialize)]
@@ -105,7 +105,12 @@ fn look(counter: &mut Counter) -> Result<Process, Error> {
 
 fn print(out: &mut impl Write, process: &Process) -> Result<(), Failure> {
     let Process { pid, name, rss_bytes, counted } = process;
-    let forbidden = if counted.forbidden { "   huge pages forbidden (prctl)" } else { "" };
+    let forbidden = match counted.forbidden {
+        true => {
+            format!("   huge pages forbidden {} (prctl)", prohibition::by_whom(&thp_permission::origin(&*HOST, *pid)))
+        }
+        false => String::new(),
+    };
     writeln!(out, "process {pid} ({name})   resident {rss_bytes}{forbidden}")?;
     let mut table = Table::new([
         "windows of 2 MiB",

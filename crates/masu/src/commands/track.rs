@@ -28,12 +28,17 @@ use crate::attach;
 use crate::failure::Failure;
 use crate::open::{Observers, Purpose, admit, can_promote, contended, hold_silently};
 use crate::priority::Priority;
+use crate::prohibition::{self, Inherited};
 use crate::terminal::clock::Stop;
 use crate::terminal::print::{self, percent};
 use crate::{Done, HOST, runtime};
 
 pub fn run(task: &TrackTask) -> Result<Done, Failure> {
     let stop = Stop::on_signals()?;
+    // For masu's own probe and preallocated pages.
+    if let Inherited::Stays(why) = prohibition::lift_own() {
+        print::note(format_args!("{why}"));
+    }
     can_promote(&linux::probe::collapse(&*HOST))?;
     let observers = Observers::find(task.backend)?;
     if observers.backend == access::Backend::DamonVaddr {

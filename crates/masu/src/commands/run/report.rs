@@ -54,6 +54,12 @@ pub struct Report {
     /// Windows split because they held too much unused memory, and the bytes that this returned.
     pub demoted_windows: u64,
     pub returned_bytes: Bytes,
+    /// Processes that had huge pages forbidden (prctl), by themselves or by an ancestor in the run.
+    #[serde(default)]
+    pub forbidding_processes: u64,
+    /// The program itself is one of them.
+    #[serde(default)]
+    pub program_forbids: bool,
     /// Further notes.
     pub notes: Vec<String>,
 }
@@ -104,6 +110,8 @@ impl Report {
             promoted_windows: 0,
             demoted_windows: 0,
             returned_bytes: Bytes(0),
+            forbidding_processes: 0,
+            program_forbids: false,
             notes: Vec::new(),
         }
     }
@@ -129,6 +137,8 @@ impl Report {
             (None, None) => String::new(),
         };
         let served = match self.served {
+            Huge::Touch | Huge::Hot if self.program_forbids => "huge pages forbidden by prctl",
+            Huge::Touch | Huge::Hot if self.forbidding_processes > 0 => "huge pages except where forbidden by prctl",
             Huge::Touch => "huge pages from the first touch",
             Huge::Hot => "huge pages where it is hot",
             Huge::Off => "as it is",
@@ -244,6 +254,15 @@ mod tests {
         assert!(of(3 << 8).starts_with("masu: x ran 2.00 s, status 3, as it is\n"));
         assert!(of(15).starts_with("masu: x ran 2.00 s, ended by SIGTERM, as it is\n"));
         assert!(of(0).contains("no window of 2 MiB was reserved"));
+    }
+
+    #[test]
+    fn huge_pages_are_not_claimed_where_they_were_forbidden() {
+        let mut report = Report::of(&["x".into()], Huge::Touch, Huge::Touch, &ended(0));
+        report.forbidding_processes = 1;
+        assert!(printed(&report).starts_with("masu: x ran 2.00 s, huge pages except where forbidden by prctl\n"));
+        report.program_forbids = true;
+        assert!(printed(&report).starts_with("masu: x ran 2.00 s, huge pages forbidden by prctl\n"));
     }
 
     #[test]

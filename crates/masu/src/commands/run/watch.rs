@@ -16,12 +16,12 @@ use hugepages::count::{Counted, Counter};
 use hugepages::trim::Trimmer;
 use hugepages::trim::policy::Settings as Trim;
 use linux::shared_memory::{self, SharedMemory};
-use linux::{Error, Pid, status};
+use linux::{Error, Pid, status, thp_permission};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use units::Bytes;
 
-use crate::HOST;
 use crate::failure::Failure;
+use crate::{HOST, prohibition};
 
 /// Time from the start of a process to its first scan: shorter processes are not worth one.
 const FIRST_SCAN: Duration = Duration::from_secs(1);
@@ -65,6 +65,8 @@ pub struct Seen {
     pub rss_peak: Bytes,
     /// Windows ever reserved by the library, with those returned since.
     pub reserved_ever: u64,
+    /// Notes about processes that had huge pages forbidden at their last count.
+    pub forbidden: BTreeMap<Pid, String>,
     /// The thread itself failed, and its counts are lost.
     pub lost: bool,
 }
@@ -290,6 +292,11 @@ fn is_there(pid: Pid) -> bool {
 fn count(pid: Pid, watched: &mut Watched, seen: &mut Seen) -> bool {
     match watched.counter.count(&*HOST) {
         Ok(counted) => {
+            if counted.forbidden {
+                seen.forbidden.entry(pid).or_insert_with(|| forbidding(pid));
+            } else {
+                seen.forbidden.remove(&pid);
+            }
             // An exiting process no longer has this figure.
             let peak = status::status(&*HOST, pid).map_or(Bytes(0), |status| status.rss_peak);
             seen.rss_peak = seen.rss_peak.max(peak);
@@ -302,6 +309,11 @@ fn count(pid: Pid, watched: &mut Watched, seen: &mut Seen) -> bool {
         }
         Err(error) => !error.is_gone(),
     }
+}
+
+fn forbidding(pid: Pid) -> String {
+    let name = status::status(&*HOST, pid).map_or_else(|_| linux::Untrusted::from("?"), |status| status.name);
+    prohibition::note(pid, &name, &thp_permission::origin(&*HOST, pid))
 }
 
 fn add_totals(watched: Watched, seen: &mut Seen) {
