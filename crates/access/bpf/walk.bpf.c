@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0-only */
 /*
- * Reads the accessed and present bits of every page of one process: an iterator over a single task that walks its page
+ * Reads the accessed (or dirty) and present bits of every page of one process: an iterator over a single task that walks its page
  * tables through the kernel's direct map, one 4 KiB table a read, and packs 512 entries into two masks.
  *
  * Takes no lock. A table that is freed while it is read gives garbage, so a reading is a hint; user space checks it
@@ -74,10 +74,12 @@ struct {
 
 #define ENTRY_PRESENT 0x001ull
 #define ENTRY_ACCESSED 0x020ull
+#define ENTRY_DIRTY 0x040ull
 #define ENTRY_LARGE 0x080ull
 #define ENTRY_PROTNONE 0x100ull /* present for the kernel though not for the processor (NUMA hinting, PROT_NONE) */
 #define ENTRY_SPECIAL 0x200ull  /* present, but of no process: the zero page, pages of a device */
 #define ENTRY_TABLE 0x000ffffffffff000ull
+#define SAVED_DIRTY_SHIFT 58 /* the dirty bit of an entry that may not be written, since Linux 6.6 */
 
 #define MIDDLE_SHIFT 21 /* 2 MiB */
 #define UPPER_SHIFT 30  /* 1 GiB */
@@ -186,6 +188,24 @@ static __always_inline void pack(struct window_record *record, const struct tabl
 	}
 }
 
+/* The same with the dirty bits, slowly: for the few windows with lazily freed pages. */
+static __always_inline void pack_written(struct window_record *record, const struct table *table)
+{
+	__u8 *written = (__u8 *)record->accessed, *present = (__u8 *)record->present;
+
+#pragma clang loop unroll(disable)
+	for (int byte = 0; byte < 64; byte++) {
+		const __u64 *entries = &table->entries[byte * 8];
+		__u64 there = present_one_by_one(entries), dirty = 0;
+
+#pragma unroll
+		for (int bit = 0; bit < 8; bit++)
+			dirty |= ((entries[bit] / ENTRY_DIRTY | entries[bit] >> SAVED_DIRTY_SHIFT) & 1) << bit;
+		written[byte] = dirty & there;
+		present[byte] = there;
+	}
+}
+
 static __always_inline void fill(struct window_record *record, __u64 value)
 {
 	for (int word = 0; word < 8; word++)
@@ -225,7 +245,7 @@ static long step(__u32 unused, struct walker *walker)
 	record->start = at;
 	if (entry & ENTRY_LARGE) {
 		record->flags = WINDOW_HUGE;
-		fill(record, entry & ENTRY_ACCESSED ? ~0ull : 0);
+		fill(record, entry & (req->mode == WALK_WRITTEN ? ENTRY_DIRTY : ENTRY_ACCESSED) ? ~0ull : 0);
 		for (int word = 0; word < 8; word++)
 			record->present[word] = ~0ull;
 		return 0;
@@ -239,7 +259,10 @@ static long step(__u32 unused, struct walker *walker)
 			record->present[word] = 0;
 		return 0;
 	}
-	pack(record, &walker->tables->last);
+	if (req->mode == WALK_WRITTEN)
+		pack_written(record, &walker->tables->last);
+	else
+		pack(record, &walker->tables->last);
 	return 0;
 }
 

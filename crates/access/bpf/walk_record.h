@@ -11,6 +11,7 @@
 enum walk_mode {
 	WALK_READ = 0,      /* fill records from `start` on */
 	WALK_CALIBRATE = 1, /* search for `magic` at `start` under each candidate for the base of the direct map */
+	WALK_WRITTEN = 2,   /* as WALK_READ, with the dirty bits in place of the accessed bits */
 };
 
 struct walk_request {

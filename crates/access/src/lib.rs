@@ -17,6 +17,7 @@
 pub mod backend;
 pub mod damon;
 pub mod estimate;
+pub mod frames;
 pub mod insertions;
 pub mod map;
 pub mod observer;

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use linux::{Error, cpu_time};
-use units::Bytes;
+use units::{Bytes, Window};
 
-use crate::{AccessMap, Backend};
+use crate::{AccessMap, Backend, PageSet};
 
 /// Cost of an observation, in processor time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -84,4 +84,14 @@ pub trait Observer {
 
     /// True when the process replaced its address space (exec) since `begin`: the map is void then.
     fn address_space_changed(&self) -> bool;
+
+    /// Pages of a window that were written since they were mapped or freed lazily (MADV_FREE): their entries are dirty.
+    /// A hint like a scan. `None` where the backend cannot tell.
+    ///
+    /// # Errors
+    /// `Gone` when the process ended.
+    fn written(&self, window: Window) -> Result<Option<PageSet>, Error> {
+        let _ = window;
+        Ok(None)
+    }
 }

@@ -3,6 +3,7 @@
 //! Carries no information on use. Exact at the moment of the call, under the kernel's lock. Read from the
 //! `PAGEMAP_SCAN` ioctl (Linux 6.7) or, before it, from frame numbers with `/proc/kpageflags`.
 
+use std::cell::OnceCell;
 use std::time::{Duration, Instant};
 
 use linux::kpageflags::{FrameTable, is_one_huge_page};
@@ -12,6 +13,7 @@ use linux::{Error, KernelFiles, Pid};
 use units::{AddressRange, PAGES_PER_WINDOW, Pages, Window, cast};
 
 use crate::backend::Backend;
+use crate::frames::{self, WindowFrames};
 use crate::map::{AccessMap, Class, PageSet, WindowHeat};
 use crate::observer::{Cost, Observer, Stopwatch};
 
@@ -40,6 +42,8 @@ pub struct Viewer {
     pagemap: Pagemap,
     /// In use on a kernel without the scan.
     frames: Option<FrameTable>,
+    /// Opened at the first [`Viewer::frames`]; `None` where that is denied.
+    table: OnceCell<Option<FrameTable>>,
 }
 
 impl Viewer {
@@ -53,7 +57,7 @@ impl Viewer {
             Err(Error::Unsupported(_)) => Some(FrameTable::open()?),
             _ => None,
         };
-        Ok(Viewer { pagemap, frames })
+        Ok(Viewer { pagemap, frames, table: OnceCell::new() })
     }
 
     /// The same by frame numbers alone, as on a kernel without the scan.
@@ -61,7 +65,7 @@ impl Viewer {
     /// # Errors
     /// `Gone`, or `Denied` without CAP_SYS_ADMIN.
     pub fn by_frames(pid: Pid) -> Result<Viewer, Error> {
-        Ok(Viewer { pagemap: Pagemap::open(pid)?, frames: Some(FrameTable::open()?) })
+        Ok(Viewer { pagemap: Pagemap::open(pid)?, frames: Some(FrameTable::open()?), table: OnceCell::new() })
     }
 
     /// Contents of `window` now.
@@ -110,6 +114,15 @@ impl Viewer {
             }
         }
         Ok(huge)
+    }
+
+    /// Frames of `window` now; `None` without CAP_SYS_ADMIN.
+    ///
+    /// # Errors
+    /// `Gone` when the address space ended.
+    pub fn frames(&self, window: Window) -> Result<Option<WindowFrames>, Error> {
+        let table = self.frames.as_ref().or_else(|| self.table.get_or_init(|| FrameTable::open().ok()).as_ref());
+        table.map_or(Ok(None), |table| frames::read(&self.pagemap, table, window))
     }
 
     /// Whether the process still has the address space of the opening. Not after exec.

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use linux::clear_refs::{self, Forget};
 use linux::{Error, KernelFiles, Pid};
 use rustix::io::Errno;
-use units::{Address, Bytes, cast};
+use units::{Address, Bytes, Window, cast};
 
 use crate::backend::{Backend, Unavailable};
 use crate::estimate;
@@ -172,6 +172,12 @@ impl<F: KernelFiles> Observer for WalkObserver<F> {
 
     fn address_space_changed(&self) -> bool {
         self.replaced
+    }
+
+    fn written(&self, window: Window) -> Result<Option<PageSet>, Error> {
+        let record = self.walker.0.borrow_mut().read_written(&self.link, window)?;
+        let is_read = |record: &WindowRecord| record.flags & WINDOW_UNREADABLE == 0;
+        Ok(record.filter(is_read).map(|record| PageSet(record.accessed)))
     }
 }
 

@@ -5,6 +5,7 @@
 
 use std::time::{Duration, Instant};
 
+use access::PageSet;
 use access::residency::WindowState;
 use linux::Error;
 use linux::process_madvise::Advice;
@@ -20,7 +21,7 @@ use crate::program::Program;
 pub enum Promoted {
     /// Huge now.
     Yes {
-        /// Resident pages just before the call.
+        /// Resident pages just before the call, without those that reclaim could take (MADV_FREE).
         resident_before: Pages,
     },
     /// Huge already: the kernel's own daemon, or the program, was faster.
@@ -32,17 +33,47 @@ pub enum Promoted {
     Astray(Demoted),
 }
 
-/// Makes `window` huge if that adds at most `budget_left`.
+/// Pages of a window written since they were freed lazily ([`access::Observer::written`]); `None` if that is not known.
+pub type Written<'a> = &'a dyn Fn(Window) -> Option<PageSet>;
+
+/// For callers without an observer: any page that was freed lazily counts as free.
+pub const NOT_KNOWN: Written<'static> = &|_| None;
+
+/// Resident pages of a window that reclaim may take, because the program freed them lazily.
+///
+/// # Errors
+/// `Gone` when the process ended.
+pub fn lazily_freed(program: &dyn Program, window: Window, written: Written<'_>) -> Result<Pages, Error> {
+    let freed = program.lazily_freed(window)?;
+    if freed == PageSet::EMPTY {
+        return Ok(Pages(0));
+    }
+    // Read after the frames: a page that the program takes into use between the two is its own.
+    let left = freed.without(&written(window).unwrap_or_default());
+    Ok(Pages(u64::from(left.count())))
+}
+
+/// Makes `window` huge if that adds at most `budget_left`. A lazily freed page counts as added: reclaim could take it,
+/// and the copy in the huge page stays.
 ///
 /// # Errors
 /// `Gone` when the process ended; every other obstacle is a counted refusal.
-pub fn promote(program: &dyn Program, window: Window, budget_left: Bytes) -> Result<Promoted, Error> {
+pub fn promote(
+    program: &dyn Program,
+    window: Window,
+    budget_left: Bytes,
+    written: Written<'_>,
+) -> Result<Promoted, Error> {
     let before = program.state(window)?.unwrap_or_default();
     if before.huge {
         return Ok(Promoted::Already);
     }
     if let Some(why) = obstacle(before, budget_left, program.cgroup_headroom()) {
         return Ok(Promoted::No(why));
+    }
+    let kept = kept(before, lazily_freed(program, window, written)?);
+    if cost(kept) > budget_left {
+        return Ok(Promoted::No(Refusal::LazilyFreed));
     }
     match program.advise(window.range(), Advice::Collapse) {
         Ok(()) => {}
@@ -53,11 +84,7 @@ pub fn promote(program: &dyn Program, window: Window, budget_left: Bytes) -> Res
         program.renew()?;
         return Ok(Promoted::Astray(demote(program, window)?));
     };
-    Ok(if after.huge {
-        Promoted::Yes { resident_before: before.resident }
-    } else {
-        Promoted::No(Refusal::NotHugeAfterwards)
-    })
+    Ok(if after.huge { Promoted::Yes { resident_before: kept } } else { Promoted::No(Refusal::NotHugeAfterwards) })
 }
 
 /// Obstacle to promoting `window` as it is now. Changes nothing. Failures of the call itself (no huge page available)
@@ -72,6 +99,11 @@ pub fn foresee(program: &dyn Program, window: Window) -> Result<Option<Refusal>,
     }
     let obstacle = obstacle(state, PageSize::Huge.bytes(), program.cgroup_headroom());
     Ok(obstacle.or_else(|| program.forbids(window).then_some(Refusal::Forbidden)))
+}
+
+/// Resident pages that reclaim may not take.
+fn kept(state: WindowState, lazily_freed: Pages) -> Pages {
+    Pages(state.resident.0.saturating_sub(lazily_freed.0))
 }
 
 /// Obstacle to promoting a window in this state.
@@ -207,7 +239,7 @@ pub fn promote_full(
     for window in windows {
         program.preallocate();
         let begun = Instant::now();
-        let outcome = promote(program, *window, Bytes(0))?;
+        let outcome = promote(program, *window, Bytes(0), NOT_KNOWN)?;
         match outcome {
             Promoted::Yes { .. } => made.windows += 1,
             Promoted::Already | Promoted::No(_) => {}

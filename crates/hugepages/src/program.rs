@@ -3,10 +3,14 @@
 //! A trait, so that the loop runs in tests over a model whose advice fails, whose windows split by themselves and
 //! whose process ends half-way.
 
+mod lazily_freed;
+
 use std::cell::{Cell, RefCell};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use access::PageSet;
+use access::frames::WindowFrames;
 use access::residency::{Viewer, WindowState};
 use linux::maps::Mapping;
 use linux::preallocated_page;
@@ -16,6 +20,8 @@ use linux::{Error, KernelFiles, Pid, cgroup, maps, smaps, status};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use units::{AddressRange, Bytes, Window};
+
+use lazily_freed::LazilyFreed;
 
 /// The loop's interface to a program.
 pub trait Program {
@@ -70,6 +76,25 @@ pub trait Program {
     /// Whether the program used MADV_NOHUGEPAGE on the mapping around this window. Asked after a refusal, and in a
     /// dry run.
     fn forbids(&self, window: Window) -> bool;
+
+    /// Frames of a window; `None` where they are hidden, or after an exec.
+    ///
+    /// # Errors
+    /// `Gone` when it ended.
+    fn frames(&self, window: Window) -> Result<Option<WindowFrames>, Error> {
+        let _ = window;
+        Ok(None)
+    }
+
+    /// Resident pages of a window that were freed lazily (MADV_FREE), and those that may have been: some were written
+    /// since and are the program's again.
+    ///
+    /// # Errors
+    /// `Gone` when it ended.
+    fn lazily_freed(&self, window: Window) -> Result<PageSet, Error> {
+        let _ = window;
+        Ok(PageSet::EMPTY)
+    }
 }
 
 /// A process of this host.
@@ -80,10 +105,21 @@ pub struct RunningProgram<F> {
     pidfd: OwnedFd,
     viewer: RefCell<Viewer>,
     has_preallocated: Cell<bool>,
-    /// Ranges with MADV_NOHUGEPAGE, and the end of their validity.
-    unwanted: RefCell<Option<(Instant, Vec<AddressRange>)>>,
+    /// Mappings that matter here, and the end of their validity.
+    marked: RefCell<Option<(Instant, Vec<Marked>)>>,
+    lazily_freed: LazilyFreed,
     /// Headroom of its memory cgroup, and the time of the reading.
     headroom: Cell<Option<(Instant, Option<Bytes>)>>,
+}
+
+/// A mapping with a property that only smaps shows.
+#[derive(Clone, Copy, Debug)]
+struct Marked {
+    range: AddressRange,
+    /// MADV_NOHUGEPAGE.
+    unwanted: bool,
+    /// Some of its pages were freed lazily.
+    lazily_freed: bool,
 }
 
 /// Validity of one reading of a cgroup's headroom, if it found more than could be used up meanwhile. It takes a
@@ -107,15 +143,33 @@ impl<F: KernelFiles> RunningProgram<F> {
             pidfd,
             viewer,
             has_preallocated: Cell::default(),
-            unwanted: RefCell::default(),
+            marked: RefCell::default(),
+            lazily_freed: LazilyFreed::default(),
             headroom: Cell::default(),
         })
     }
 
-    fn read_unwanted(&self) -> Vec<AddressRange> {
-        let details = smaps::details(&self.files, self.pid).unwrap_or_default();
-        let marked = details.into_iter().filter(|detail| detail.flags.contains(VmFlag::NoHugePage));
-        marked.map(|detail| detail.mapping.range).collect()
+    fn read_marked(&self) -> Vec<Marked> {
+        let details = smaps::details(&self.files, self.pid).unwrap_or_default().into_iter();
+        let marked = details.map(|detail| Marked {
+            range: detail.mapping.range,
+            unwanted: detail.flags.contains(VmFlag::NoHugePage),
+            lazily_freed: detail.lazy_free.is_some_and(|bytes| bytes > Bytes(0)),
+        });
+        marked.filter(|one| one.unwanted || one.lazily_freed).collect()
+    }
+
+    /// Whether a mapping with this property overlaps a window.
+    fn is_marked(&self, window: Window, property: impl Fn(&Marked) -> bool) -> bool {
+        let mut read = self.marked.borrow_mut();
+        if read.as_ref().is_none_or(|(until, _)| Instant::now() > *until) {
+            // Reading smaps walks all page tables under the program's lock: a tenth of the time at most.
+            let begun = Instant::now();
+            let marked = self.read_marked();
+            *read = Some((Instant::now() + READ_AGAIN_AFTER.max(begun.elapsed() * 10), marked));
+        }
+        let around = |one: &&Marked| one.range.intersection(window.range()).is_some();
+        read.as_ref().is_some_and(|(_, marked)| marked.iter().filter(around).any(property))
     }
 
     fn has_ended(&self) -> bool {
@@ -143,6 +197,7 @@ impl<F: KernelFiles> Program for RunningProgram<F> {
             return Err(Error::of_process("read", format!("the memory of process {}", self.pid), Errno::SRCH));
         }
         *self.viewer.borrow_mut() = viewer;
+        self.lazily_freed.clear();
         Ok(true)
     }
 
@@ -195,13 +250,25 @@ impl<F: KernelFiles> Program for RunningProgram<F> {
     }
 
     fn forbids(&self, window: Window) -> bool {
-        let mut read = self.unwanted.borrow_mut();
-        if read.as_ref().is_none_or(|(until, _)| Instant::now() > *until) {
-            // Reading smaps walks all page tables under the program's lock: a tenth of the time at most.
-            let begun = Instant::now();
-            let unwanted = self.read_unwanted();
-            *read = Some((Instant::now() + READ_AGAIN_AFTER.max(begun.elapsed() * 10), unwanted));
+        self.is_marked(window, |one| one.unwanted && one.range.covers(window.range()))
+    }
+
+    fn frames(&self, window: Window) -> Result<Option<WindowFrames>, Error> {
+        match self.viewer.borrow().frames(window) {
+            Err(error) if error.is_gone() && !self.has_ended() => Ok(None),
+            frames => frames,
         }
-        read.as_ref().is_some_and(|(_, ranges)| ranges.iter().any(|range| range.covers(window.range())))
+    }
+
+    fn lazily_freed(&self, window: Window) -> Result<PageSet, Error> {
+        if !self.lazily_freed.may_be(&self.files, self.pid)? {
+            return Ok(PageSet::EMPTY);
+        }
+        if let Some(frames) = self.frames(window)? {
+            return Ok(frames.lazily_freed);
+        }
+        // Hidden frames: the mapping has such pages, and any page may be one.
+        let may_be = self.is_marked(window, |one| one.lazily_freed);
+        Ok(if may_be { PageSet::FULL } else { PageSet::EMPTY })
     }
 }

@@ -24,6 +24,9 @@ pub enum Refusal {
     NotResident,
     /// The budget is spent.
     OverBudget,
+    /// The program freed pages of it lazily (MADV_FREE). The budget would do for the missing pages, but not for those too,
+    /// which reclaim could no longer take.
+    LazilyFreed,
     /// The limit on huge pages of the program, its user or the host is reached by windows that save more.
     OverLimit,
     /// Its memory cgroup has no headroom for a huge page.
@@ -65,6 +68,7 @@ impl Refusal {
             Refusal::GuardPages => "guard-pages",
             Refusal::NotResident => "not-resident",
             Refusal::OverBudget => "over-budget",
+            Refusal::LazilyFreed => "lazily-freed",
             Refusal::OverLimit => "over-limit",
             Refusal::CgroupLimit => "cgroup-limit",
             Refusal::NoHugePage => "no-huge-page",
@@ -87,6 +91,9 @@ impl Refusal {
             Refusal::GuardPages => "it has guard pages".to_owned(),
             Refusal::NotResident => "none of its pages is in memory any more".to_owned(),
             Refusal::OverBudget => "--max-extra-rss is spent".to_owned(),
+            Refusal::LazilyFreed => {
+                "freed lazily in part (MADV_FREE): to keep that part is more than --max-extra-rss".to_owned()
+            }
             Refusal::OverLimit => "a limit on huge pages is reached by windows that save more".to_owned(),
             Refusal::CgroupLimit => "no headroom in the program's memory cgroup".to_owned(),
             Refusal::NoHugePage => format!("the kernel found no free huge page ({})", symbol(Errno::NOMEM)),
@@ -101,7 +108,12 @@ impl Refusal {
     /// Rounds to wait before the window is tried again, after `refusals` refusals; `None` for a permanent one.
     pub fn retry_after_rounds(self, refusals: u32) -> Option<u32> {
         match self {
-            Refusal::NotAnonymous | Refusal::CrossesMappings | Refusal::OverBudget | Refusal::OverLimit => Some(0), // decided anew each round
+            // Decided anew in each round.
+            Refusal::NotAnonymous
+            | Refusal::CrossesMappings
+            | Refusal::OverBudget
+            | Refusal::LazilyFreed
+            | Refusal::OverLimit => Some(0),
             Refusal::Forbidden | Refusal::GuardPages => None,
             // EINVAL is temporary too: on some kernels (6.12) it also means that no page of the window is writable,
             // as after a fork that has ended, until the program writes to one of them.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use access::{Backend, Observer};
 use linux::{Error, Pid, Untrusted};
-use units::{Bytes, Rate, Window};
+use units::{Bytes, Pages, Rate, Window};
 
 use self::huge::HugeWindows;
 use self::process::{AddressSpace, Process};
@@ -60,6 +60,8 @@ struct Round {
     changed: u64,
     /// Windows that could have been promoted during the round, and were kept back as controls.
     controls: BTreeSet<Window>,
+    /// Pages of hot windows that reclaim may take (MADV_FREE), as first seen in the round.
+    lazily_freed: BTreeMap<Window, Pages>,
     settling: Settling,
 }
 
@@ -245,6 +247,7 @@ impl Target {
         self.round.number += 1;
         self.round.changed = 0;
         self.round.controls.clear();
+        self.round.lazily_freed.clear();
         self.huge.measure_extra(self.process.program())?;
         self.process.begin()
     }
@@ -260,10 +263,34 @@ impl Target {
         }
         let mappings = self.process.program().mappings()?;
         self.scan.observed = observe::observe(self.source().map(), &mappings, self.huge.states(), self.settings);
+        self.leave_out_lazily_freed()?;
         let views = &self.scan.observed.windows;
         self.huge.update(views, self.process.program())?;
         self.refusals.update(views, self.settings);
         self.plan_again()
+    }
+
+    /// Takes lazily freed pages out of the residents of the hot windows: a promotion would add them.
+    fn leave_out_lazily_freed(&mut self) -> Result<(), Error> {
+        let (program, source) = (self.process.program(), self.process.source());
+        let written = |window| source.written(window).ok().flatten();
+        let settings = self.settings;
+        let may_be_promoted = |view: &WindowView, preference| {
+            view.huge.is_none() && (policy::is_hot(view, settings) || preference == Some(Preference::Promote))
+        };
+        for view in &mut self.scan.observed.windows {
+            let preference = self.preferences.as_ref().and_then(|preferences| preferences.get(&view.window).copied());
+            if !may_be_promoted(view, preference) {
+                continue;
+            }
+            let known = self.round.lazily_freed.get(&view.window).copied();
+            let freed = known.map_or_else(|| act::lazily_freed(program, view.window, &written), Ok)?;
+            if freed > Pages(0) {
+                self.round.lazily_freed.insert(view.window, freed);
+                view.resident.0 = view.resident.0.saturating_sub(freed.0);
+            }
+        }
+        Ok(())
     }
 
     /// Forgets everything: nothing known is valid after exec.
@@ -275,6 +302,7 @@ impl Target {
         self.refusals = Refusals::default();
         self.scan = Scan::default();
         self.round.controls.clear();
+        self.round.lazily_freed.clear();
         self.round.settling = Settling::default();
     }
 
@@ -332,7 +360,9 @@ impl Target {
         }
         // The plan's budget was estimated without a lock; the binding one is the present remainder.
         let left = self.budget()?.left(self.settings.max_extra_rss);
-        let outcome = act::promote(self.process.program(), window, left)?;
+        let source = self.process.source();
+        let written = |window| source.written(window).ok().flatten();
+        let outcome = act::promote(self.process.program(), window, left, &written)?;
         tracing::trace!(pid = %self.pid, ?window, ?outcome, "window");
         match outcome {
             Promoted::Yes { resident_before } => {

@@ -342,7 +342,7 @@ impl Trimmer {
             }
             *left -= 1;
             self.program.preallocate();
-            match act::promote(self.program.as_ref(), window, Bytes(0))? {
+            match act::promote(self.program.as_ref(), window, Bytes(0), act::NOT_KNOWN)? {
                 Promoted::Yes { .. } => {
                     self.totals.promoted_again += 1;
                     self.huge.insert(window);

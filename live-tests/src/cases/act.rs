@@ -44,14 +44,14 @@ pub(super) fn dense(
 
 /// Promotes as masu does over its rounds: passing refusals are tried again.
 pub(super) fn promote(program: &dyn Program, window: Window, budget: Bytes) -> Result<Promoted, Error> {
-    let mut outcome = act::promote(program, window, budget)?;
+    let mut outcome = act::promote(program, window, budget, act::NOT_KNOWN)?;
     for _ in 0..20 {
         let passing = [Refusal::TryAgain, Refusal::NoHugePage, Refusal::Busy].map(Promoted::No);
         if !passing.contains(&outcome) {
             break;
         }
         std::thread::sleep(std::time::Duration::from_millis(50));
-        outcome = act::promote(program, window, budget)?;
+        outcome = act::promote(program, window, budget, act::NOT_KNOWN)?;
     }
     Ok(outcome)
 }
@@ -78,7 +78,7 @@ fn a_sparse_window_is_promoted_only_within_the_budget(host: &Host) -> Outcome {
     let program = RunningProgram::open(host.files(), process.pid())?;
     let cost = Pages(512 - 64).bytes();
     let page = Bytes::kib(4);
-    assert_eq!(act::promote(&program, window, cost - page)?, Promoted::No(Refusal::OverBudget));
+    assert_eq!(act::promote(&program, window, cost - page, act::NOT_KNOWN)?, Promoted::No(Refusal::OverBudget));
     assert_eq!(present_pages(&process, heap)?.len(), 64, "a refused window was touched");
     assert_eq!(promote(&program, window, cost)?, Promoted::Yes { resident_before: Pages(64) });
     let state = program.state(window)?.unwrap_or_default();
@@ -87,7 +87,7 @@ fn a_sparse_window_is_promoted_only_within_the_budget(host: &Host) -> Outcome {
 
     let empty = process.map(Backing::Anonymous, 1)?;
     process.read(empty.pages(0, 100))?;
-    let outcome = act::promote(&program, empty.windows()[0], ANY_PRICE)?;
+    let outcome = act::promote(&program, empty.windows()[0], ANY_PRICE, act::NOT_KNOWN)?;
     assert_eq!(outcome, Promoted::No(Refusal::NotResident), "zero pages are nobody's memory");
     Ok(())
 }
@@ -171,7 +171,7 @@ fn a_program_that_execs_half_way_has_nothing_there_any_more(host: &Host) -> Outc
     let fresh = process.map(Backing::Anonymous, 1)?;
     process.write(fresh.all(), 3)?;
     for window in windows.iter().filter(|window| !fresh.windows().contains(window)) {
-        assert_eq!(act::promote(&program, *window, ANY_PRICE)?, Promoted::No(Refusal::NotResident));
+        assert_eq!(act::promote(&program, *window, ANY_PRICE, act::NOT_KNOWN)?, Promoted::No(Refusal::NotResident));
         assert!(!act::probe(&program, *window)?);
         assert_eq!(act::demote(&program, *window)?, Demoted::Already { resident: Pages(0) });
     }
@@ -190,7 +190,7 @@ fn a_window_that_was_huge_already_is_left_as_it_is(host: &Host) -> Outcome {
     let window = heap.windows()[0];
     assert!(matches!(promote(&program, window, ANY_PRICE)?, Promoted::Yes { .. }));
     let before: WindowState = program.state(window)?.unwrap_or_default();
-    assert_eq!(act::promote(&program, window, Bytes(0))?, Promoted::Already);
+    assert_eq!(act::promote(&program, window, Bytes(0), act::NOT_KNOWN)?, Promoted::Already);
     assert_eq!(program.state(window)?, Some(before));
     process.check(heap.all(), 7)?;
     Ok(())

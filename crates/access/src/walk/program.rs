@@ -8,9 +8,9 @@ use libbpf_rs::{AsRawLibbpf, MapCore, MapFlags, MapHandle, Object, ObjectBuilder
 use linux::Error;
 use rustix::io::Errno;
 use rustix::mm::{MapFlags as MemoryFlags, ProtFlags, mmap, munmap};
-use units::{PageSize, cast};
+use units::{PageSize, Window, cast};
 
-use super::record::{WALK_CALIBRATE, WALK_READ, WALK_RECORDS_MAX, WalkAnswer, WalkRequest, WindowRecord};
+use super::record::{WALK_CALIBRATE, WALK_READ, WALK_RECORDS_MAX, WALK_WRITTEN, WalkAnswer, WalkRequest, WindowRecord};
 use crate::backend::Unavailable;
 use crate::bpf_object::{self, Aligned};
 
@@ -162,6 +162,15 @@ impl Program {
             (start, space) = (answer.next, answer.address_space);
         }
         Ok(space)
+    }
+
+    /// Reads one window with the dirty bits of its pages in place of the accessed bits, if it has a page table.
+    pub fn read_written(&mut self, link: &Link, window: Window) -> Result<Option<WindowRecord>, Error> {
+        let (start, end) = (window.range().start().0, window.range().end().0);
+        let (direct_map, levels) = (self.direct_map, self.levels);
+        let request = WalkRequest { start, end, direct_map, levels, mode: WALK_WRITTEN, ..WalkRequest::default() };
+        let answer = self.run(link, request)?;
+        Ok((answer.tasks != 0 && answer.records == 1).then(|| self.records.get(0)))
     }
 
     fn run(&mut self, link: &Link, request: WalkRequest) -> Result<WalkAnswer, Error> {

@@ -20,6 +20,8 @@ pub struct WalkRequest {
 pub const WALK_READ: u32 = 0;
 /// `enum walk_mode`.
 pub const WALK_CALIBRATE: u32 = 1;
+/// `enum walk_mode`.
+pub const WALK_WRITTEN: u32 = 2;
 
 /// `struct walk_answer`.
 #[repr(C)]

@@ -7,7 +7,7 @@
 //! (measured once on Linux 6.18); the rollup releases the lock now and then when a writer waits. Side effects: none.
 //!
 //! Since: smaps Linux 2.6.14, smaps_rollup Linux 4.14; needs CONFIG_PROC_PAGE_MONITOR and ptrace access. `KSM:` is
-//! missing in Linux 6.1 and present in 6.12; `THPeligible:` Linux 5.0, `VmFlags:` Linux 3.8. A process without memory
+//! missing in Linux 6.1 and present in 6.12; `LazyFree:` Linux 4.12, `THPeligible:` Linux 5.0, `VmFlags:` Linux 3.8. A process without memory
 //! answers ESRCH to the rollup.
 //!
 //! Truth: proc_pid_smaps(5); `show_smap` and `show_smaps_rollup` in fs/proc/task_mmu.c.
@@ -33,6 +33,8 @@ pub struct Rollup {
     pub referenced: Bytes,
     /// Locked by mlock, shared out like `pss`.
     pub locked: Bytes,
+    /// Freed lazily (MADV_FREE) and not written since: reclaim may take it. `None` before Linux 4.12.
+    pub lazy_free: Option<Bytes>,
     /// Swapped out.
     pub swap: Bytes,
     /// Merged by KSM, without the zero page; `None` on a kernel without this figure (6.1).
@@ -50,6 +52,8 @@ pub struct Detail {
     pub anonymous: Bytes,
     /// Anonymous memory on huge pages.
     pub anon_huge_pages: Bytes,
+    /// Freed lazily (MADV_FREE) and not written since: reclaim may take it. `None` before Linux 4.12.
+    pub lazy_free: Option<Bytes>,
     /// Swapped out.
     pub swap: Bytes,
     /// Locked by mlock, divided by the number of processes that map it.
@@ -173,6 +177,7 @@ struct Amounts {
     anonymous: Option<Bytes>,
     ksm: Option<Bytes>,
     anon_huge_pages: Option<Bytes>,
+    lazy_free: Option<Bytes>,
     swap: Option<Bytes>,
     locked: Option<Bytes>,
 }
@@ -187,6 +192,7 @@ impl Amounts {
             "Anonymous" => &mut self.anonymous,
             "KSM" => &mut self.ksm,
             "AnonHugePages" => &mut self.anon_huge_pages,
+            "LazyFree" => &mut self.lazy_free,
             "Swap" => &mut self.swap,
             "Locked" => &mut self.locked,
             _ => return Ok(()),
@@ -208,6 +214,7 @@ fn parse_rollup(text: &str, object: &str) -> Result<Rollup, Error> {
         anon_huge_pages: required(object, "AnonHugePages", found.anon_huge_pages)?,
         referenced: required(object, "Referenced", found.referenced)?,
         locked: required(object, "Locked", found.locked)?,
+        lazy_free: found.lazy_free,
         swap: required(object, "Swap", found.swap)?,
         ksm: found.ksm,
     })
@@ -240,6 +247,7 @@ impl Open {
             anon_huge_pages: required(object, "AnonHugePages", amounts.anon_huge_pages)?,
             swap: required(object, "Swap", amounts.swap)?,
             locked: required(object, "Locked", amounts.locked)?,
+            lazy_free: amounts.lazy_free,
             ksm: amounts.ksm,
             thp_eligible: self.thp_eligible,
             flags: self.flags,

@@ -56,6 +56,8 @@ counters! {
     thp_swpout,
     /// Huge pages split for swapping out.
     thp_swpout_fallback,
+    /// Pages freed lazily (MADV_FREE).
+    pglazyfree,
     /// Waits for compaction.
     compact_stall,
     /// Waits for compaction that failed.
