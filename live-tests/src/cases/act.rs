@@ -150,7 +150,7 @@ fn a_program_that_ends_half_way_is_gone(host: &Host) -> Outcome {
     assert!(matches!(promote(&program, windows[0], ANY_PRICE)?, Promoted::Yes { .. }));
     process.kill();
     let ends = [
-        act::promote(&program, windows[1], ANY_PRICE).map(drop),
+        act::promote(&program, windows[1], ANY_PRICE, act::NOT_KNOWN).map(drop),
         act::demote(&program, windows[0]).map(drop),
         act::probe(&program, windows[0]).map(drop),
     ];

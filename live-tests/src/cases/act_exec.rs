@@ -84,7 +84,7 @@ fn a_collapse_that_hits_the_next_program_leaves_no_huge_page_there(host: &Host) 
     let (process, heap, program) = dense(host, 1)?;
     let window = heap.windows()[0];
     let program = ExecsBeforeCollapse { program, process: RefCell::new(process) };
-    let outcome = act::promote(&program, window, Bytes(0))?;
+    let outcome = act::promote(&program, window, Bytes(0), act::NOT_KNOWN)?;
     assert!(matches!(outcome, Promoted::Astray(Demoted::Yes { .. })), "{outcome:?}");
     let mut process = program.process.into_inner();
     assert_eq!(huge_bytes(host, &process, heap)?, 0);

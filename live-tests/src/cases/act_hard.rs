@@ -131,7 +131,7 @@ fn reserved_huge_pages_are_left_alone(host: &Host) -> Outcome {
 
     let program = RunningProgram::open(host.files(), process.pid())?;
     let window = heap.windows()[0];
-    let outcome = act::promote(&program, window, ANY_PRICE)?;
+    let outcome = act::promote(&program, window, ANY_PRICE, act::NOT_KNOWN)?;
     assert!(matches!(outcome, Promoted::Already | Promoted::No(_)), "{outcome:?}");
     assert!(!matches!(act::demote(&program, window)?, Demoted::Yes { .. }));
     assert!(!act::probe(&program, window)?);
@@ -203,7 +203,7 @@ fn a_group_without_room_gets_no_huge_page(host: &Host) -> Outcome {
     let room = program.cgroup_headroom().ok_or("the limit is not seen")?;
     assert!(room < Bytes::mib(2), "14 MiB and page tables leave {room} of 16 MiB");
     let window = heap.windows()[0];
-    assert_eq!(act::promote(&program, window, ANY_PRICE)?, Promoted::No(Refusal::CgroupLimit));
+    assert_eq!(act::promote(&program, window, ANY_PRICE, act::NOT_KNOWN)?, Promoted::No(Refusal::CgroupLimit));
     assert_eq!(huge_bytes(host, &process, heap)?, 0);
 
     group.limit(64 << 20)?;

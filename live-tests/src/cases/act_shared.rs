@@ -32,10 +32,10 @@ fn what_a_forked_child_shares_is_promoted_only_after_it_ended(host: &Host) -> Ou
     let windows = heap.windows();
     assert!(matches!(promote(&program, windows[1], ANY_PRICE)?, Promoted::Yes { .. }));
     let fork = process.fork()?;
-    assert_eq!(act::promote(&program, windows[0], ANY_PRICE)?, Promoted::No(Refusal::Shared));
+    assert_eq!(act::promote(&program, windows[0], ANY_PRICE, act::NOT_KNOWN)?, Promoted::No(Refusal::Shared));
     // Most of it copied is not all of it.
     process.write(heap.pages(0, 511), 8)?;
-    assert_eq!(act::promote(&program, windows[0], ANY_PRICE)?, Promoted::No(Refusal::Shared));
+    assert_eq!(act::promote(&program, windows[0], ANY_PRICE, act::NOT_KNOWN)?, Promoted::No(Refusal::Shared));
     assert!(!program.state(windows[0])?.unwrap_or_default().huge);
     // Demoting shared memory has the effect that the kernel allows; either way both processes keep their contents.
     act::demote(&program, windows[1])?;
@@ -70,7 +70,7 @@ fn what_the_kernel_merged_is_promoted_only_after_it_was_parted(host: &Host) -> O
         assert!(Instant::now() < deadline, "not merged: {:?}", program.state(window)?);
         std::thread::sleep(Duration::from_millis(20));
     }
-    assert_eq!(act::promote(&program, window, ANY_PRICE)?, Promoted::No(Refusal::Shared));
+    assert_eq!(act::promote(&program, window, ANY_PRICE, act::NOT_KNOWN)?, Promoted::No(Refusal::Shared));
     assert_eq!(huge_bytes(host, &process, heap)?, 0);
 
     // The advice had cut the mapping in two; taken back, it is one again, as a huge page needs it.
@@ -96,7 +96,7 @@ fn what_is_in_swap_stays_there_until_the_program_wants_it(host: &Host) -> Outcom
     let program = RunningProgram::open(host.files(), process.pid())?;
     let state = program.state(window)?.unwrap_or_default();
     assert_eq!((state.swapped, state.resident), (Pages(10), Pages(502)), "{state:?}");
-    assert_eq!(act::promote(&program, window, ANY_PRICE)?, Promoted::No(Refusal::Swapped));
+    assert_eq!(act::promote(&program, window, ANY_PRICE, act::NOT_KNOWN)?, Promoted::No(Refusal::Swapped));
     assert_eq!(program.state(window)?, Some(state));
 
     process.check(heap.all(), 7)?;
