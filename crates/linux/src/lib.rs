@@ -45,8 +45,8 @@ use syscalls::{advice, scratch};
 pub use syscalls::{
     cache_line, cachestat, capabilities, children_usage, cpu_time, file_handle, injection, merged_memory,
     message_socket, open_files, page_cache, path_descriptor, perf_counters, pinned_file, preallocated_page,
-    process_madvise, process_vm, ptrace_access, queued_signal, sealed_memory, shared_memory, signals, syscall_dispatch,
-    thp_permission, userfaultfd,
+    process_madvise, process_vm, ptrace_access, queued_signal, sealed_memory, seccomp_filter, shared_memory, signals,
+    syscall_dispatch, thp_permission, userfaultfd,
 };
 
 pub use error::{At, Error, NotRead, describe, describe_io, symbol};

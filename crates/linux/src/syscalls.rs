@@ -22,6 +22,7 @@ pub mod ptrace_access;
 pub mod queued_signal;
 pub mod scratch;
 pub mod sealed_memory;
+pub mod seccomp_filter;
 pub mod shared_memory;
 pub mod signals;
 pub mod syscall_dispatch;

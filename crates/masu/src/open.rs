@@ -11,7 +11,7 @@ use linux::auxv::{WordSize, word_size};
 use linux::probe::Known;
 use linux::process_lock::{self, ProcessLock, Unlocked};
 use linux::runtime_directory::DIRECTORY;
-use linux::status::{self, HugePages, Seccomp, Status};
+use linux::status::{self, HugePages, Status};
 use linux::{Error, KernelFiles, Pid, capabilities, damon, journal::HostSettings};
 
 use crate::failure::Failure;
@@ -190,30 +190,17 @@ fn judge(pid: Pid, status: &Status, purpose: Purpose) -> Result<(), Failure> {
         let (why, remedy) = prohibition::reason_and_remedy(&*HOST, pid, &status.name);
         return no(&why, &remedy);
     }
-    if purpose == Purpose::Change {
-        may_call(pid, status)?;
-    }
     Ok(())
 }
 
-/// Reasons against having the process make a system call.
-fn may_call(pid: Pid, status: &Status) -> Result<(), Failure> {
+/// Reasons in the status against having the process make a system call. A seccomp filter is judged at the call.
+pub fn may_call(pid: Pid, status: &Status) -> Result<(), Failure> {
     let no = |why: &str, remedy: &str| Err(refuse(pid, Purpose::Change, why, remedy));
     if let Some(tracer) = status.tracer {
         let remedy = format!("One at a time can: end process {tracer} (a debugger, strace) or have it let go.");
         return no(&format!("it is traced by process {tracer} already"), &remedy);
     }
-    match status.seccomp {
-        Seccomp::Off | Seccomp::NotReported => Ok(()),
-        Seccomp::Strict | Seccomp::Filtered | Seccomp::Unknown => {
-            let why =
-                format!("a filter looks over its system calls (seccomp), and could kill {} for this one", status.name);
-            no(
-                &why,
-                "Restart it with huge pages as you want them; `masu attach` works on it, for it needs no call in it.",
-            )
-        }
-    }
+    Ok(())
 }
 
 fn may_advise(pid: Pid, purpose: Purpose, files: &impl KernelFiles) -> Result<(), Failure> {
@@ -243,6 +230,7 @@ fn refuse(pid: Pid, purpose: Purpose, why: &str, remedy: &str) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use linux::status::Seccomp;
     use units::Bytes;
 
     use super::*;
@@ -303,21 +291,17 @@ mod tests {
     }
 
     #[test]
-    fn a_traced_or_filtered_program_is_not_made_to_call_anything() {
+    fn a_traced_program_is_not_made_to_call_anything() {
         let traced = Status { tracer: Some(Pid(9)), ..program() };
         assert_eq!(
-            said(&traced, Purpose::Change),
+            may_call(Pid(42), &traced).unwrap_err().to_string(),
             "masu: cannot change process 42: it is traced by process 9 already\n    \
              One at a time can: end process 9 (a debugger, strace) or have it let go."
         );
-        for seccomp in [Seccomp::Strict, Seccomp::Filtered, Seccomp::Unknown] {
-            let filtered = Status { seccomp, ..program() };
-            assert!(said(&filtered, Purpose::Change).contains("could kill redis-server for this one"));
-            assert_eq!(judge(Pid(42), &filtered, Purpose::Attach), Ok(()));
-        }
-        assert_eq!(judge(Pid(42), &Status { seccomp: Seccomp::NotReported, ..program() }, Purpose::Change), Ok(()));
-        let forbidding = Status { huge_pages: HugePages::Forbidden, ..program() };
-        assert_eq!(judge(Pid(42), &forbidding, Purpose::Change), Ok(()));
+        // What needs no call in it can be done all the same.
+        assert_eq!(judge(Pid(42), &traced, Purpose::Change), Ok(()));
+        let filtered = Status { seccomp: Seccomp::Filtered, ..program() };
+        assert_eq!(may_call(Pid(42), &filtered), Ok(()), "judged at the call");
     }
 
     #[test]

@@ -27,10 +27,10 @@ const ATTACH: Row = ("attach", Capabilities::of(&[DacOverride, SysPtrace, SysNic
 /// Programs are notified by signals.
 const TRACK: Row = ("track", Capabilities::of(&[DacOverride, Kill, SysPtrace, SysNice, Perfmon, Bpf]));
 const STAT: Row = ("stat", Capabilities::of(&[DacReadSearch, SysPtrace, SysAdmin]));
-/// Signals that arrived during the call are sent again.
-const SET_HUGE: Row = ("set huge=", Capabilities::of(&[DacReadSearch, Kill, SysPtrace, SysNice]));
+/// Signals that arrived during the call are sent again. CAP_SYS_ADMIN reads seccomp filters.
+const SET_HUGE: Row = ("set huge=", Capabilities::of(&[DacReadSearch, Kill, SysPtrace, SysAdmin, SysNice]));
 /// The switch is in the program's memory, which only its owner may write.
-const SET_ALIGN: Row = ("set align=", Capabilities::of(&[DacOverride, Kill, SysPtrace, SysNice]));
+const SET_ALIGN: Row = ("set align=", Capabilities::of(&[DacOverride, Kill, SysPtrace, SysAdmin, SysNice]));
 const CENSUS: Row = ("census", Capabilities::of(&[DacReadSearch, SysPtrace, SysAdmin]));
 /// Settings of control groups may belong to the user that the group is delegated to. CAP_FOWNER: whether pages of
 /// another user's file are in memory (mincore, cachestat), and opening it without a new access time.
@@ -123,6 +123,15 @@ fn of_run(task: &RunTask, how: Huge, has_report: bool, has_scan: bool) -> Capabi
 /// As [`keep`].
 pub fn keep_for_run(task: &RunTask, how: Huge, has_report: bool) -> Result<(), Failure> {
     keep(of_run(task, how, has_report, has_scan()))
+}
+
+/// Gives up what `masu set` needs for seccomp filters alone.
+///
+/// # Errors
+/// As [`keep`].
+pub fn keep_for_unfiltered(task: &SetTask) -> Result<(), Failure> {
+    let row = of_set(task).1;
+    keep(if has_scan() { Capabilities(row.0 & !FRAMES.0) } else { row })
 }
 
 /// Gives up all capabilities but `kept`.
@@ -219,7 +228,7 @@ mod tests {
     #[test]
     fn frame_numbers_are_asked_for_where_the_kernel_offers_no_scan_or_a_report_counts_them() {
         let task = |words: &[&str]| Args::try_parse_from([&["masu"], words].concat()).unwrap().task;
-        for words in [&["attach", "1"][..], &["pages", "1"], &["track"], &["set", "1", "huge=on"]] {
+        for words in [&["attach", "1"][..], &["pages", "1"], &["track"]] {
             assert!(!of(&task(words), true).contains(SysAdmin), "{words:?}");
             assert!(of(&task(words), false).contains(SysAdmin), "{words:?}");
         }

@@ -23,6 +23,9 @@
 //! (`tracee.rs`), every wait of masu has a deadline, and the tracer is a process of its own that outlives masu
 //! (`tracer.rs`). A process in a frozen control group is refused before it is touched (`cgroup/freezer.rs`).
 //!
+//! A seccomp filter that would not let the call pass keeps it from being made (`seccomp_filter.rs`): the filters are run
+//! over the call before the thread is changed, and again at the entry of the call.
+//!
 //! Cost: one fork and some 100 µs, during which one thread is stopped. Side effects: the timeout of a call that is made
 //! again starts anew; rare ones (`io_uring_enter`, `connect` with a timeout) answer EINTR, as after SIGSTOP and
 //! SIGCONT.
@@ -44,6 +47,7 @@ use rustix::process::{PidfdFlags, pidfd_open};
 use self::tracee::{Call, Failed};
 use self::tracer::NoAnswer;
 use crate::cgroup::freezer;
+use crate::seccomp_filter::Action;
 use crate::status::{self, Seccomp};
 use crate::{Error, KernelFiles, Pid, maps};
 
@@ -81,6 +85,9 @@ pub enum NotCalled {
     /// Its control group, at this path, is frozen.
     #[error("cannot stop process {0}: its control group {1} is frozen")]
     Frozen(Pid, String),
+    /// A seccomp filter does not let the call pass: its action, or the error of reading it.
+    #[error("cannot change process {0}: {why}", why = filtered(.1))]
+    Filtered(Pid, Result<Action, Errno>),
     /// No thread stopped in time: each waits for a disk, a server, or the child of a vfork.
     #[error("cannot stop process {0}: none of its threads came to a stop within 2 s")]
     NoStop(Pid),
@@ -107,6 +114,14 @@ impl NotCalled {
     /// True when the process ended meanwhile.
     pub fn is_gone(&self) -> bool {
         matches!(self, NotCalled::Kernel(error) if error.is_gone())
+    }
+}
+
+/// Reason of [`NotCalled::Filtered`].
+fn filtered(found: &Result<Action, Errno>) -> String {
+    match *found {
+        Ok(action) => format!("its seccomp filter {} prctl(PR_SET_THP_DISABLE)", action.word()),
+        Err(errno) => format!("its seccomp filter cannot be read: {}", crate::describe(errno)),
     }
 }
 
@@ -146,6 +161,7 @@ fn not_called(files: &impl KernelFiles, pid: Pid, why: NoAnswer) -> NotCalled {
             Some(group) => NotCalled::Frozen(pid, group),
             None => NotCalled::NoStop(pid),
         },
+        NoAnswer::Failed(Failed::Filtered(found)) => NotCalled::Filtered(pid, found),
         NoAnswer::Failed(Failed::Exec) => NotCalled::Exec(pid),
         NoAnswer::Failed(Failed::Foreign | Failed::NoCall) => NotCalled::Foreign(pid),
         NoAnswer::Failed(Failed::NoInstruction) => NotCalled::NoInstruction(pid),
@@ -163,18 +179,25 @@ fn has_ended(files: &impl KernelFiles, pid: Pid) -> bool {
     maps::maps(files, pid).is_ok_and(|mappings| mappings.is_empty()) || status::status(files, pid).is_err()
 }
 
-/// Threads without a seccomp filter, the first one first.
-fn threads_of(files: &impl KernelFiles, pid: Pid) -> Result<Vec<Pid>, Error> {
+/// Threads that a filter may let make a call: those without one first, and of these the first thread of the process.
+fn threads_of(files: &impl KernelFiles, pid: Pid) -> Result<Vec<Pid>, NotCalled> {
     let path = pid.file("task");
     let names = files.list(&path).map_err(|errno| Error::of_process("list", format_args!("/{path}"), errno))?;
-    let mut threads: Vec<Pid> = names.iter().filter_map(|name| name.parse().ok()).collect();
-    threads.sort_by_key(|thread| (*thread != pid, *thread));
-    threads.retain(|thread| {
-        let unfiltered = [Seccomp::Off, Seccomp::NotReported];
-        status::status(files, *thread).is_ok_and(|status| unfiltered.contains(&status.seccomp))
-    });
+    let all = names.iter().filter_map(|name| name.parse::<Pid>().ok());
+    let mut threads: Vec<(bool, Pid)> = all
+        .filter_map(|thread| match status::status(files, thread).ok()?.seccomp {
+            Seccomp::Off | Seccomp::NotReported => Some((false, thread)),
+            Seccomp::Filtered => Some((true, thread)),
+            Seccomp::Strict | Seccomp::Unknown => None,
+        })
+        .collect();
+    threads.sort_by_key(|(is_filtered, thread)| (*is_filtered, *thread != pid, *thread));
     threads.truncate(THREADS_MAX);
-    if threads.is_empty() { Err(failed("find an unfiltered thread of", pid, Errno::PERM)) } else { Ok(threads) }
+    match threads.is_empty() {
+        true if names.is_empty() => Err(failed("find a thread of", pid, Errno::SRCH).into()),
+        true => Err(NotCalled::Filtered(pid, Ok(Action::KillThread))),
+        false => Ok(threads.into_iter().map(|(_, thread)| thread).collect()),
+    }
 }
 
 fn object(pid: Pid) -> String {

@@ -9,7 +9,7 @@ use hugepages::program::{Program, RunningProgram};
 use hugepages::rate_limiter::{self, RateLimiter};
 use linux::injection::{self, NotCalled};
 use linux::memory_file::MemoryFile;
-use linux::status::{HugePages, status};
+use linux::status::{HugePages, Seccomp, Status, status};
 use linux::{Error, Pid, Untrusted, maps};
 use rustix::fs::{MemfdFlags, fstat, major, memfd_create, minor};
 use serde::Serialize;
@@ -17,10 +17,10 @@ use units::{Address, Bytes};
 
 use crate::args::{SetTask, Word};
 use crate::failure::Failure;
-use crate::open::{Purpose, admit, each, hold};
+use crate::open::{Purpose, admit, each, hold, may_call};
 use crate::terminal::print;
 use crate::terminal::table::Table;
-use crate::{Done, HOST};
+use crate::{Done, HOST, privileges};
 
 /// Request in the words of the command line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,6 +35,11 @@ struct Wish {
 struct Report {
     pid: Pid,
     name: Untrusted,
+    /// Reason why huge=off could not be set; what needs no call in the process was done.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    not_set: Option<String>,
+    #[serde(skip)]
+    failure: Option<Failure>,
     /// Read back from the kernel.
     huge_pages_allowed: bool,
     /// Whether large mappings start on a window; absent when not requested.
@@ -54,6 +59,10 @@ struct Report {
 
 pub fn run(task: &SetTask) -> Result<Done, Failure> {
     let wish = wish(&task.words)?;
+    let is_filtered = |pid: &Pid| status(&*HOST, *pid).is_ok_and(|found| found.seccomp == Seccomp::Filtered);
+    if !wish.pids.iter().any(is_filtered) {
+        privileges::keep_for_unfiltered(task)?;
+    }
     let (reports, mut done) = each(&wish.pids, |pid| set(pid, &wish))?;
     let mut out = print::out();
     for report in &reports {
@@ -62,6 +71,14 @@ pub fn run(task: &SetTask) -> Result<Done, Failure> {
             writeln!(out)?;
         } else {
             print(&mut out, report)?;
+        }
+        if let Some(failure) = &report.failure {
+            print::failure(failure);
+            print::note(format_args!(
+                "new memory of process {} gets huge pages as before; its present huge pages were split",
+                report.pid
+            ));
+            done = Done::InPart;
         }
         if report.windows_stayed_huge > 0 {
             let (windows, pid) = (report.windows_stayed_huge, report.pid);
@@ -110,11 +127,16 @@ fn set(pid: Pid, wish: &Wish) -> Result<Report, Failure> {
     let (huge_before, rss_before) = (huge()?, program.resident_exact().map_err(failed)?);
     // Steps that may be refused come first, so that nothing is done by half.
     let switch = wish.align.map(|on| Switch::find(pid).map(|switch| (switch, on))).transpose()?;
+    let mut not_set = None;
     let (mut split, mut made) = (Split::default(), FullPromotions::default());
     if let Some(on) = wish.huge {
         let wanted = if on { HugePages::Allowed } else { HugePages::Forbidden };
         if found.huge_pages != wanted {
-            injection::forbid_huge_pages(&*HOST, pid, !on).map_err(|why| not_called(&why))?;
+            match forbid(pid, &found, !on) {
+                // What needs no call in the process is done: its huge pages are split from outside.
+                Err((failure, false)) if !on => not_set = Some(failure),
+                other => other.map_err(|(failure, _)| failure)?,
+            }
         }
         if on {
             let mut pace = RateLimiter::default();
@@ -127,13 +149,15 @@ fn set(pid: Pid, wish: &Wish) -> Result<Report, Failure> {
     let aligned = switch.map(|(switch, on)| switch.set(on)).transpose()?;
     let now = status(&*HOST, pid).map_err(failed)?;
     let allowed = now.huge_pages != HugePages::Forbidden;
-    if wish.huge.is_some_and(|on| on != allowed) {
+    if not_set.is_none() && wish.huge.is_some_and(|on| on != allowed) {
         let line = format!("cannot change process {pid}: the call was made, and THP_enabled is still as it was");
         return Err(Failure::new(line).remedy("The program set it again; look whether it does so by itself."));
     }
     Ok(Report {
         pid,
         name: now.name,
+        not_set: not_set.as_ref().map(|failure: &Failure| failure.line().to_owned()),
+        failure: not_set,
         huge_pages_allowed: allowed,
         aligned,
         windows_huge_before: huge_before.len() as u64,
@@ -146,6 +170,13 @@ fn set(pid: Pid, wish: &Wish) -> Result<Report, Failure> {
         rss_before_bytes: rss_before,
         rss_after_bytes: program.resident_exact().map_err(failed)?,
     })
+}
+
+/// Has the process forbid huge pages for itself, or allow them. After a failure: the message, and whether the process
+/// ended.
+fn forbid(pid: Pid, found: &Status, forbid: bool) -> Result<(), (Failure, bool)> {
+    may_call(pid, found).map_err(|failure| (failure, false))?;
+    injection::forbid_huge_pages(&*HOST, pid, forbid).map_err(|why| (not_called(&why), why.is_gone()))
 }
 
 /// Switch in a program that aligns its large mappings. It is on the status page that `masu run` shares with the
@@ -207,6 +238,13 @@ fn not_called(why: &NotCalled) -> Failure {
             Error::Malformed { .. } | Error::Other(_) => failure.remedy("Nothing was changed in it; try again."),
         },
         NotCalled::Frozen(_, group) => failure.remedy(format!("Thaw the group, then try again; its files are in {group}.")),
+        NotCalled::Filtered(_, Ok(_)) => failure.remedy(
+            "Restart it with huge pages as you want them, or allow prctl(PR_SET_THP_DISABLE) in its sandbox.",
+        ),
+        NotCalled::Filtered(_, Err(_)) => failure.remedy(
+            "Reading a filter takes CAP_SYS_ADMIN on the host, and a masu without a filter of its own: run it as root outside of \
+             containers.",
+        ),
         NotCalled::NoStop(pid) => failure.remedy(format!(
             "Nothing was changed in it. /proc/{pid}/wchan names what it waits for: a disk, a server, or the child of a vfork."
         )),

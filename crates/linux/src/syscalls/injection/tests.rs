@@ -8,6 +8,7 @@ use super::*;
 use crate::Rooted;
 use crate::fake::FakeKernel;
 use crate::quiet_process::QuietProcess;
+use crate::seccomp_filter::{Action, Filter, Instruction};
 use crate::status::HugePages;
 
 #[test]
@@ -65,6 +66,20 @@ fn only_the_very_call_at_the_very_instruction_is_let_run() {
         info.arguments[place] ^= 1;
         assert!(!runs(info), "argument {place}");
     }
+}
+
+#[test]
+fn a_skipped_call_is_one_that_the_filters_do_not_kill_for() {
+    let of = |program: &[(u16, u8, u8, u32)]| {
+        let program = program.iter().map(|(code, jt, jf, k)| Instruction { code: *code, jt: *jt, jf: *jf, k: *k });
+        super::tracee::skipping_call(&[Filter::new(program.collect())], &entry())
+    };
+    let kill = (0x06, 0, 0, 0x8000_0000);
+    let allow = (0x06, 0, 0, 0x7fff_0000);
+    assert_eq!(of(&[allow]), -1);
+    assert_eq!(of(&[(0x06, 0, 0, 0x0005_0001)]), -1, "an error has no effect either");
+    // Lets getpid (39) pass, and kills for the rest.
+    assert_eq!(of(&[(0x20, 0, 0, 0), (0x15, 0, 1, 39), allow, kill]), libc::SYS_getpid);
 }
 
 #[test]
@@ -145,7 +160,16 @@ fn a_process_of_our_own_gets_the_flag_and_loses_it() {
 
 #[test]
 fn messages_of_the_tracer_come_back_as_they_were() {
-    let failed = [Failed::NoStop, Failed::Exec, Failed::Foreign, Failed::NoCall, Failed::NoInstruction, Failed::Ended];
+    let failed = [
+        Failed::Filtered(Ok(Action::UserNotif)),
+        Failed::Filtered(Err(Errno::ACCESS)),
+        Failed::NoStop,
+        Failed::Exec,
+        Failed::Foreign,
+        Failed::NoCall,
+        Failed::NoInstruction,
+        Failed::Ended,
+    ];
     let failed = failed.into_iter().chain([Failed::Kernel(Errno::PERM)]).map(Message::Failed);
     for message in failed.chain([Message::Changing, Message::Answer(-22), Message::Answer(0)]) {
         assert_eq!(Message::of_bytes(message.to_bytes()), Some(message));

@@ -24,6 +24,7 @@ use super::numbers::{
     PTRACE_SYSCALL_INFO_ENTRY, PTRACE_SYSCALL_INFO_EXIT,
 };
 use crate::Pid;
+use crate::seccomp_filter::{self, Action, Filter, SystemCall};
 
 /// The code segment of 64-bit programs (`__USER_CS`).
 const CODE_64: u64 = 0x33;
@@ -48,6 +49,8 @@ pub(super) enum Failed {
     NoCall,
     /// No usable `syscall` instruction.
     NoInstruction,
+    /// A seccomp filter does not let the call pass: its action, or the error of reading it.
+    Filtered(Result<Action, Errno>),
     /// The thread or its process ended.
     Ended,
     /// Another error of ptrace.
@@ -105,6 +108,8 @@ pub(super) struct Tracee {
     thread: Pid,
     /// Signals that arrived during our call, one bit each. They are sent again at the end.
     deferred: u64,
+    /// Seccomp filters of the thread.
+    filters: Vec<Filter>,
 }
 
 impl Tracee {
@@ -116,7 +121,7 @@ impl Tracee {
         let options = (libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACEEXEC).unsigned_abs();
         // SAFETY: SEIZE takes options as a number and touches no memory of ours.
         unsafe { ptrace(libc::PTRACE_SEIZE, thread, 0, u64::from(options))? };
-        Ok(Tracee { process, thread, deferred: 0 })
+        Ok(Tracee { process, thread, deferred: 0, filters: Vec::new() })
     }
 
     /// Stops the thread outside any restartable sequence. Signals that arrive before are delivered.
@@ -248,11 +253,13 @@ impl Tracee {
 
     /// Skips the system call at whose entry the thread is stopped. At an exit there is nothing to skip.
     fn skip_call(&self) -> Result<(), Errno> {
-        if self.system_call()?.op == PTRACE_SYSCALL_INFO_EXIT {
+        let info = self.system_call()?;
+        if info.op == PTRACE_SYSCALL_INFO_EXIT {
             return Ok(());
         }
         let registers = self.registers()?;
-        self.set_registers(&libc::user_regs_struct { orig_rax: u64::MAX, ..registers })
+        let number = skipping_call(&self.filters, &info).cast_unsigned();
+        self.set_registers(&libc::user_regs_struct { orig_rax: number, ..registers })
     }
 
     /// True in a restartable sequence; the kernel would not restart it if the thread ran other code in between.
@@ -309,6 +316,18 @@ impl Tracee {
             unsafe { libc::syscall(libc::SYS_tgkill, self.process.0, self.thread.0, signal) };
         }
     }
+}
+
+/// Number that takes the place of a call to be skipped. −1 is no call; but the filters judge it, too, and one that kills
+/// for it gets a call without effect that it lets pass.
+pub(super) fn skipping_call(filters: &[Filter], info: &SystemCallInfo) -> i64 {
+    const CANDIDATES: [i64; 5] = [-1, libc::SYS_getpid, libc::SYS_gettid, libc::SYS_sched_yield, libc::SYS_getppid];
+    let answers = |number: &i64| {
+        let number = i32::try_from(*number).unwrap_or(-1);
+        seccomp_filter::action(filters, &SystemCall { number, ..info.for_filters() })
+    };
+    // No effect is worse than a kill: any answer but that.
+    CANDIDATES.into_iter().max_by_key(|number| (answers(number).min(Action::Errno), *number == -1)).unwrap_or(-1)
 }
 
 /// Bit of a signal in a mask; none for 0, which is no signal.
@@ -383,6 +402,18 @@ pub(super) struct SystemCallInfo {
 }
 
 impl SystemCallInfo {
+    /// The call as seccomp filters get it.
+    fn for_filters(&self) -> SystemCall {
+        SystemCall {
+            // The kernel's own cut: the number of a call is an int.
+            number: i32::try_from(self.number & u64::from(u32::MAX))
+                .unwrap_or_else(|_| cast::saturated::<_, i32>(self.number)),
+            arch: self.arch,
+            instruction_pointer: self.instruction_pointer,
+            arguments: self.arguments,
+        }
+    }
+
     /// True at the entry of exactly `call`, by the instruction at `at`.
     pub(super) fn is_entry_of(&self, call: Call, at: Address) -> bool {
         (self.op, self.arch) == (PTRACE_SYSCALL_INFO_ENTRY, AUDIT_ARCH_X86_64)
@@ -414,6 +445,33 @@ impl Stopped {
         in_call.then(|| Address(self.found.rip.wrapping_sub(INSTRUCTION_BYTES)))
     }
 
+    /// Reads the thread's filters, if its status says that it has some.
+    pub(super) fn read_filters(&mut self, is_filtered: bool) -> Result<(), Failed> {
+        if is_filtered {
+            let read = seccomp_filter::read(self.tracee.thread).map_err(|errno| Failed::Filtered(Err(errno)))?;
+            // Strict mode has no filter to read, and lets no such call pass.
+            self.tracee.filters =
+                if read.is_empty() { return Err(Failed::Filtered(Ok(Action::KillThread))) } else { read };
+        }
+        Ok(())
+    }
+
+    /// Judges a call by the thread's filters.
+    pub(super) fn judge(&self, at: Address, call: Call) -> Result<(), Failed> {
+        let mut arguments = [0; 6];
+        arguments[..5].copy_from_slice(&call.arguments);
+        let action = seccomp_filter::action(
+            &self.tracee.filters,
+            &SystemCall {
+                number: cast::saturated(call.number),
+                arch: AUDIT_ARCH_X86_64,
+                instruction_pointer: at.0.wrapping_add(INSTRUCTION_BYTES),
+                arguments,
+            },
+        );
+        if action.passes() { Ok(()) } else { Err(Failed::Filtered(Ok(action))) }
+    }
+
     /// Detaches from the thread, unchanged.
     pub(super) fn release(self) {
         self.tracee.detach();
@@ -438,7 +496,7 @@ impl Stopped {
         let [rdi, rsi, rdx, r10, r8] = call.arguments;
         let rax = call.number.cast_unsigned();
         let registers =
-            libc::user_regs_struct { rip: at.0, rax, orig_rax: u64::MAX, rdi, rsi, rdx, r10, r8, ..self.found };
+            libc::user_regs_struct { rip: at.0, rax, orig_rax: u64::MAX, rdi, rsi, rdx, r10, r8, r9: 0, ..self.found };
         self.tracee.set_mask(mask_during_call(self.mask))?;
         self.tracee.set_registers(&registers)?;
         self.tracee.resume(libc::PTRACE_SYSCALL, 0)?;
@@ -446,6 +504,13 @@ impl Stopped {
         if !self.tracee.system_call()?.is_entry_of(call, at) {
             self.tracee.skip_call()?;
             return Err(Failed::Foreign);
+        }
+        // Another thread may have added a filter meanwhile (SECCOMP_FILTER_FLAG_TSYNC); the kernel runs them after this stop.
+        let is_filtered =
+            !self.tracee.filters.is_empty() || super::tracer::is_filtered(self.tracee.process, self.tracee.thread);
+        if let Err(failed) = self.read_filters(is_filtered).and_then(|()| self.judge(at, call)) {
+            self.tracee.skip_call()?;
+            return Err(failed);
         }
         self.tracee.resume(libc::PTRACE_SYSCALL, 0)?;
         self.until_call(None)?;

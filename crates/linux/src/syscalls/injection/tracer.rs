@@ -19,6 +19,7 @@ use super::tracee::{Call, Failed, INSTRUCTION_BYTES, Stopped, Tracee};
 use crate::Pid;
 use crate::forked::Forked;
 use crate::maps::{self, Mapping};
+use crate::seccomp_filter::Action;
 use crate::untrusted;
 
 /// Time for one of the threads to stop. A thread that waits for a disk, or for the child of a vfork, does not.
@@ -55,6 +56,8 @@ impl Message {
             Message::Failed(Failed::NoCall) => (6, 0),
             Message::Failed(Failed::NoInstruction) => (7, 0),
             Message::Failed(Failed::Ended) => (8, 0),
+            Message::Failed(Failed::Filtered(Ok(action))) => (10, action as i64),
+            Message::Failed(Failed::Filtered(Err(errno))) => (11, i64::from(errno.raw_os_error())),
             Message::Failed(Failed::Kernel(errno)) => (9, i64::from(errno.raw_os_error())),
         };
         let mut bytes = [0; 16];
@@ -76,6 +79,8 @@ impl Message {
             7 => Message::Failed(Failed::NoInstruction),
             8 => Message::Failed(Failed::Ended),
             9 => Message::Failed(Failed::Kernel(Errno::from_raw_os_error(i32::try_from(value).ok()?))),
+            10 => Message::Failed(Failed::Filtered(Ok(*Action::ALL.get(usize::try_from(value).ok()?)?))),
+            11 => Message::Failed(Failed::Filtered(Err(Errno::from_raw_os_error(i32::try_from(value).ok()?)))),
             _ => return None,
         })
     }
@@ -147,21 +152,23 @@ fn in_any_of(
             Err(failed) => return Err(failed),
         };
         match tracee.stopped(deadline) {
-            Ok(stopped) => {
+            Ok(mut stopped) => {
                 let Some(at) = instruction(process, &stopped) else {
                     stopped.release();
                     last = Failed::NoInstruction;
                     continue;
                 };
-                // A seccomp filter may have been added since the threads were chosen; masu may have given up meanwhile.
-                let refused = if is_filtered(process, *thread) {
-                    Some(Failed::Kernel(Errno::PERM))
-                } else {
-                    (Instant::now() > end).then_some(Failed::NoStop)
-                };
-                if let Some(failed) = refused {
+                if let Err(failed) =
+                    stopped.read_filters(is_filtered(process, *thread)).and_then(|()| stopped.judge(at, call))
+                {
                     stopped.release();
-                    return Err(failed);
+                    last = failed;
+                    continue;
+                }
+                // masu may have given up meanwhile.
+                if Instant::now() > end {
+                    stopped.release();
+                    return Err(Failed::NoStop);
                 }
                 changing();
                 return stopped.call(at, call, Instant::now() + CALL_WITHIN);
@@ -174,7 +181,7 @@ fn in_any_of(
 }
 
 /// True if a seccomp filter would judge the call, or the filter state cannot be read.
-fn is_filtered(process: Pid, thread: Pid) -> bool {
+pub(super) fn is_filtered(process: Pid, thread: Pid) -> bool {
     let status = std::fs::read(format!("/proc/{process}/task/{thread}/status")).unwrap_or_default();
     let status = String::from_utf8_lossy(&status);
     // A kernel without filters has no such line.
