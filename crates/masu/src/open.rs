@@ -252,6 +252,7 @@ mod tests {
             rss_anon: Bytes::gib(1),
             rss_file: Bytes(0),
             rss_shmem: Bytes(0),
+            hugetlb: Bytes(0),
             locked: Bytes(0),
             effective_capabilities: 0,
         }

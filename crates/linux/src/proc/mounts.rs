@@ -118,6 +118,11 @@ impl Table {
         Ok(Table(text.lines().filter_map(parse).collect()))
     }
 
+    /// Whether the device's file system keeps its files in memory (tmpfs, ramfs).
+    pub fn is_in_memory(&self, device: (u32, u32)) -> bool {
+        self.of_device(device).is_some_and(|mount| matches!(mount.kind.as_str(), "tmpfs" | "ramfs"))
+    }
+
     /// First mount of a device.
     pub fn of_device(&self, device: (u32, u32)) -> Option<&Mount> {
         self.0.iter().find(|mount| mount.device == device)

@@ -18,6 +18,8 @@ use crate::key_lines::{amount, lines, number, required, split};
 use crate::maps::{Mapping, not_a_mapping, parse_line};
 use crate::{Error, KernelFiles, Pid};
 
+pub mod kinds;
+
 /// Sums over all mappings of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rollup {
@@ -46,8 +48,12 @@ pub struct Rollup {
 pub struct Detail {
     /// Mapping as in `maps`.
     pub mapping: Mapping,
-    /// Resident memory.
+    /// Resident memory, without pages of hugetlbfs.
     pub rss: Bytes,
+    /// Resident memory, each page divided by the number of its mappings.
+    pub pss: Bytes,
+    /// Resident pages of hugetlbfs, shared and private; zero before Linux 4.4.
+    pub hugetlb: Bytes,
     /// Resident memory without a file behind it: in a private file mapping, the written pages.
     pub anonymous: Bytes,
     /// Anonymous memory on huge pages.
@@ -180,6 +186,8 @@ struct Amounts {
     lazy_free: Option<Bytes>,
     swap: Option<Bytes>,
     locked: Option<Bytes>,
+    shared_hugetlb: Option<Bytes>,
+    private_hugetlb: Option<Bytes>,
 }
 
 impl Amounts {
@@ -195,6 +203,8 @@ impl Amounts {
             "LazyFree" => &mut self.lazy_free,
             "Swap" => &mut self.swap,
             "Locked" => &mut self.locked,
+            "Shared_Hugetlb" => &mut self.shared_hugetlb,
+            "Private_Hugetlb" => &mut self.private_hugetlb,
             _ => return Ok(()),
         };
         *slot = Some(amount(object, key, value)?);
@@ -243,6 +253,8 @@ impl Open {
         Ok(Detail {
             mapping: self.mapping,
             rss: required(object, "Rss", amounts.rss)?,
+            pss: required(object, "Pss", amounts.pss.or(amounts.rss))?,
+            hugetlb: [amounts.shared_hugetlb, amounts.private_hugetlb].into_iter().flatten().sum(),
             anonymous: required(object, "Anonymous", amounts.anonymous)?,
             anon_huge_pages: required(object, "AnonHugePages", amounts.anon_huge_pages)?,
             swap: required(object, "Swap", amounts.swap)?,

@@ -5,7 +5,7 @@
 //! Cost: some 15 µs. Side effects: none. The memory figures are kept per CPU and may lag behind by some dozens of
 //! pages per CPU (before 6.2: per thread).
 //!
-//! Since: always; the parts of the resident memory Linux 4.5, `THP_enabled` Linux 5.0, `Seccomp` 3.8, `Kthread` is
+//! Since: always; the parts of the resident memory Linux 4.5, `HugetlbPages` 4.4, `THP_enabled` Linux 5.0, `Seccomp` 3.8, `Kthread` is
 //! missing in Linux 6.1 and present in 6.12. Every user may read it, unless /proc is mounted with hidepid.
 //!
 //! Truth: proc_pid_status(5); `proc_pid_status` in fs/proc/array.c, `task_mem` in fs/proc/task_mmu.c.
@@ -49,6 +49,8 @@ pub struct Status {
     pub rss_file: Bytes,
     /// Resident memory shared between processes, and files in tmpfs.
     pub rss_shmem: Bytes,
+    /// Pages of hugetlbfs, which are not part of `rss`.
+    pub hugetlb: Bytes,
     /// Memory locked by mlock.
     pub locked: Bytes,
     /// Effective capabilities, one bit each; named in `capabilities.rs`.
@@ -105,6 +107,7 @@ struct Lines<'a> {
     rss_anon: Option<&'a str>,
     rss_file: Option<&'a str>,
     rss_shmem: Option<&'a str>,
+    hugetlb: Option<&'a str>,
     vm_lck: Option<&'a str>,
     thp_enabled: Option<&'a str>,
     tracer: Option<&'a str>,
@@ -128,6 +131,7 @@ impl<'a> Lines<'a> {
                 "RssAnon" => &mut lines.rss_anon,
                 "RssFile" => &mut lines.rss_file,
                 "RssShmem" => &mut lines.rss_shmem,
+                "HugetlbPages" => &mut lines.hugetlb,
                 "VmLck" => &mut lines.vm_lck,
                 "THP_enabled" => &mut lines.thp_enabled,
                 "TracerPid" => &mut lines.tracer,
@@ -187,6 +191,7 @@ pub(crate) fn parse(text: &(impl AsRef<[u8]> + ?Sized), object: &str) -> Result<
         rss_anon: memory("RssAnon", lines.rss_anon)?,
         rss_file: memory("RssFile", lines.rss_file)?,
         rss_shmem: memory("RssShmem", lines.rss_shmem)?,
+        hugetlb: memory("HugetlbPages", lines.hugetlb)?,
         locked: memory("VmLck", lines.vm_lck)?,
         effective_capabilities: u64::from_str_radix(capabilities, 16)
             .map_err(|_| bad(object, "CapEff", capabilities, "a hexadecimal number"))?,

@@ -39,6 +39,7 @@ fn the_recorded_process_is_read_line_by_line() {
         rss_anon: Bytes::kib(9364),
         rss_file: Bytes::kib(1920),
         rss_shmem: Bytes::kib(64),
+        hugetlb: Bytes(0),
         locked: Bytes::kib(4),
         effective_capabilities: 0x1ff_feff_ffff,
     };
