@@ -101,7 +101,7 @@ fn step(units: &mut Units<'_>, input: &mut Input<'_>, memory: Memory<'_>, area: 
             units.fetched(plan.fetch, budget);
         }
         10 => directly(units, input, page),
-        11 => units.evicted(page),
+        11 => units.evicted(page, budget),
         12 => units.section_begins(input.int() % 300),
         13 => units.section_ends(input.int() % 300, budget),
         14 => {

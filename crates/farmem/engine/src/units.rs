@@ -164,12 +164,13 @@ impl Units<'_> {
 
     /// Counts pages fetched from the store.
     pub fn fetched(&mut self, run: Run, budget: Budget) {
-        self.learned.what_if.fetched(run, budget.frames);
+        self.learned.what_if.fetched(run, &self.learned.clock, budget.frames);
     }
 
     /// Records a page that is in the store only now.
-    pub fn evicted(&mut self, page: u64) {
+    pub fn evicted(&mut self, page: u64, budget: Budget) {
         self.ghosts.evicted(page, &mut self.learned.clock);
+        self.learned.what_if.evicted(page, &self.learned.clock, budget.frames);
     }
 
     /// Next page to be left unmapped, to see whether it would be missed with half the memory. To be asked until `None`.

@@ -379,7 +379,7 @@ impl Simulator {
             return;
         }
         if from == State::Stored && self.sampling {
-            self.what_if.fetched(run, self.budget);
+            self.what_if.fetched(run, &self.left, self.budget);
             self.mark_lost();
         }
         for piece in pieces {

@@ -211,7 +211,7 @@ impl Pager<'_> {
             self.victims.spare(entry.slot());
             self.counters.add(Counter::MarkerMisses, u64::from(entry.is_marker() && entry.is_requested()));
             self.set(page, entry.at(Place::Stored).with_copy(true).marker(false).requested(false));
-            units.evicted(self.space.address(page) / PAGE_BYTES);
+            units.evicted(self.space.address(page) / PAGE_BYTES, self.budget());
         }
         Ok(true)
     }

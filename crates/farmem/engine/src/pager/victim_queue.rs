@@ -294,7 +294,7 @@ impl Pager<'_> {
             self.counters.add(Counter::MarkerMisses, u64::from(entry.is_marker() && entry.is_requested()));
             let is_handed_over = units.costs.ahead_page_ns > 0 && self.batches.have(page);
             self.set(page, entry.at(Place::Stored).with_copy(true).marker(false).requested(is_handed_over));
-            units.evicted(self.space.address(page) / PAGE_BYTES);
+            units.evicted(self.space.address(page) / PAGE_BYTES, self.budget());
             self.victims.put(slot + more, Slot::Spare);
         }
         Ok(())

@@ -35,7 +35,7 @@ impl Pager<'_> {
             self.counters.add(Counter::MarkerMisses, u64::from(entry.is_marker() && entry.is_requested()));
             self.set(page, entry.of_zeros());
             self.victims.spare(slot);
-            units.evicted(self.space.address(page) / PAGE_BYTES);
+            units.evicted(self.space.address(page) / PAGE_BYTES, self.budget());
         }
         zeros
     }

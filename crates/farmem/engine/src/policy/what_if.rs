@@ -1,4 +1,4 @@
-//! Number of faults with half and with double the budget.
+//! Number of faults with half and with double the budget, and the budget that a loop needs (`returns.rs`).
 //!
 //! A page that is evicted is remembered with the number of evictions until then. When it comes back, the difference is
 //! its distance: the number of pages of additional memory that would have kept it. So the faults whose distance is at
@@ -20,6 +20,10 @@
 
 use super::{Run, spread};
 use crate::cast::{fits, index, low, saturated};
+
+mod returns;
+
+use returns::Returns;
 
 /// Entries of one page's group in [`Ghosts`].
 const WAYS: usize = 4;
@@ -50,7 +54,13 @@ impl<'a> Ghosts<'a> {
 
     /// Records that `page` leaves memory.
     pub fn evicted(&mut self, page: u64, clock: &mut Clock) {
-        let now = clock.tick();
+        clock.tick();
+        self.remember(page, clock);
+    }
+
+    /// Records that `page` has left memory with the last eviction.
+    pub fn remember(&mut self, page: u64, clock: &Clock) {
+        let now = clock.left;
         let Some(group) = self.group(page) else { return };
         let same = group.iter().position(|entry| entry & 0xffff_ffff != 0 && entry >> 32 << 32 == Ghosts::tag(page));
         let age = |entry: u64| match entry & 0xffff_ffff {
@@ -103,6 +113,9 @@ const PROBES: u64 = 8;
 /// Sampling rate: at most one page in this number; fewer, where memory is large, so that all samples fit.
 const ONE_IN: u32 = 64;
 
+/// Sixteenths of the fetched pages that a working set would have kept.
+const KEPT: u64 = 14;
+
 /// A sampled page.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
@@ -139,6 +152,7 @@ pub struct WhatIf {
     unused: u32,
     queue: [u64; SAMPLES as usize],
     samples: [Sample; SAMPLES as usize],
+    returns: Returns,
 }
 
 impl Default for WhatIf {
@@ -162,6 +176,7 @@ impl WhatIf {
         unused: 0,
         queue: [0; SAMPLES as usize],
         samples: [FREE; SAMPLES as usize],
+        returns: Returns::UNKNOWN,
     };
 
     /// Counts a fault on `page`. `distance`: see [`Clock::distance`]; `is_stored`: its data is in the store.
@@ -189,13 +204,19 @@ impl WhatIf {
     }
 
     /// Counts a run that was fetched from the store.
-    pub fn fetched(&mut self, run: Run, budget_pages: u32) {
+    pub fn fetched(&mut self, run: Run, clock: &Clock, budget_pages: u32) {
+        (run.first_page..run.end_page()).for_each(|page| self.returns.fetched(page, clock, budget_pages));
         self.clock = self.clock.wrapping_add(run.pages);
         self.pages = self.pages.saturating_add(u64::from(run.pages));
         let one_in = one_in(budget_pages);
         for page in (run.first_page..run.end_page()).filter(|page| is_sampled(*page, one_in)) {
             self.begin(page);
         }
+    }
+
+    /// Records that `page` left memory with the last eviction.
+    pub fn evicted(&mut self, page: u64, clock: &Clock, budget_pages: u32) {
+        self.returns.evicted(page, clock, budget_pages);
     }
 
     /// Next page that would have left with half the budget, to be asked after each fault until `None`. A mapped page is
@@ -237,6 +258,24 @@ impl WhatIf {
     pub fn at_half(&self) -> u64 {
         let more = u128::from(self.faults) * u128::from(self.lost_pages_by_half) / u128::from(self.pages.max(1));
         self.faults.saturating_add(saturated(more))
+    }
+
+    /// Pages that the program goes round in: the smallest budget that would have kept seven eighths of the fetched pages,
+    /// at most the `touched` ones. `None` while it does not go round: it fetched fewer pages than twice the ones that
+    /// it has.
+    pub fn working_set_pages(&self, budget_pages: u64, touched: u64) -> Option<u64> {
+        if self.pages < touched.saturating_mul(2) || budget_pages >= touched {
+            return None;
+        }
+        let more = self.returns.pages_that_keep(KEPT, self.pages);
+        Some(more.map_or(touched, |more| budget_pages.saturating_add(more)).min(touched))
+    }
+
+    /// Predicted fetching faults with `more_pages` of memory beside the budget.
+    pub fn with_more(&self, more_pages: u64) -> u64 {
+        let left = self.pages.saturating_sub(self.returns.kept_by(more_pages));
+        let faults = u128::from(self.faults) * u128::from(left) / u128::from(self.pages.max(1));
+        saturated(faults)
     }
 
     fn begin(&mut self, page: u64) {
@@ -362,7 +401,7 @@ mod tests {
         let mut held = std::collections::HashSet::new();
         for page in 0..64_000u64 {
             what_if.fault(page, true, 0, 8192);
-            what_if.fetched(Run { first_page: page, pages: 1 }, 8192);
+            what_if.fetched(Run { first_page: page, pages: 1 }, &Clock::default(), 8192);
             held.extend(core::iter::from_fn(|| what_if.next_lost(8192)));
             if page >= 6144 && held.remove(&(page - 6144)) {
                 what_if.fault(page - 6144, false, 0, 8192);
@@ -378,7 +417,7 @@ mod tests {
         let mut what_if = WhatIf::default();
         for page in 0..64_000u64 {
             what_if.fault(page, true, 0, 8192);
-            what_if.fetched(Run { first_page: page, pages: 1 }, 8192);
+            what_if.fetched(Run { first_page: page, pages: 1 }, &Clock::default(), 8192);
             while what_if.next_lost(8192).is_some() {}
             what_if.fault(page.saturating_sub(2000), false, 0, 8192);
         }
@@ -393,7 +432,7 @@ mod tests {
             let mut what_if = WhatIf::default();
             for (page, distance, is_stored, pages) in events {
                 what_if.fault(page, is_stored, distance, pages);
-                what_if.fetched(Run { first_page: page, pages }, distance);
+                what_if.fetched(Run { first_page: page, pages }, &Clock::default(), distance);
                 while what_if.next_lost(distance).is_some() {}
                 prop_assert!(what_if.at_double() <= what_if.faults() && what_if.faults() <= what_if.at_half());
             }
