@@ -11,11 +11,15 @@ pub struct Failure {
     line: String,
     remedy: Option<String>,
     broken_pipe: bool,
+    held: bool,
 }
+
+/// Exit status when another masu holds a lock that one masu on the host holds at a time.
+pub const HELD: u8 = 3;
 
 impl Failure {
     pub fn new(line: impl fmt::Display) -> Failure {
-        Failure { line: visible(&line.to_string()).into_owned(), remedy: None, broken_pipe: false }
+        Failure { line: visible(&line.to_string()).into_owned(), remedy: None, broken_pipe: false, held: false }
     }
 
     #[must_use]
@@ -31,6 +35,17 @@ impl Failure {
     /// True when the reader of the output has left, which is a normal end.
     pub fn is_broken_pipe(&self) -> bool {
         self.broken_pipe
+    }
+
+    /// Marks the failure as one by another masu that is at work.
+    #[must_use]
+    pub fn by_another_masu(self) -> Failure {
+        Failure { held: true, ..self }
+    }
+
+    /// Exit status of a task that failed so.
+    pub fn status(&self) -> u8 {
+        if self.held { HELD } else { 2 }
     }
 
     /// An error of a process, with the remedy for the usual causes.

@@ -90,7 +90,7 @@ pub fn main() -> ExitCode {
         Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
         Err(failure) => {
             print::failure(&failure);
-            ExitCode::from(2)
+            ExitCode::from(failure.status())
         }
     }
 }

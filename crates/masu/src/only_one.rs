@@ -37,7 +37,7 @@ pub fn only_one(of: &Sole) -> Result<File, Failure> {
         let _ = file.read_to_string(&mut holder); // Only for the message.
         let (cannot, command) = (of.cannot, of.command);
         let line = format!("cannot {cannot}: another {command} is at work (process {})", holder.trim());
-        return Err(Failure::new(line).remedy(of.remedy));
+        return Err(Failure::new(line).remedy(of.remedy).by_another_masu());
     }
     file.set_len(0)
         .and_then(|()| file.rewind())

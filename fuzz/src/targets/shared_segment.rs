@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use farmem::history::{History, Part};
+use farmem::observation::Observed;
 use farmem::report::{Counted, Report};
 use farmem_engine::counters::{COUNTER_WORDS, Counters};
 use farmem_engine::pager::{BATCH_PAGES, BATCHES_PAGES, BATCHES_WORDS, BatchWorker, Batches, Checksum};
@@ -89,7 +90,12 @@ pub fn run(bytes: &[u8]) -> bool {
                 }
                 _ => {
                     history.read(Duration::from_millis(input.half().into()), Part::of(learned));
-                    let counted = Counted::of(1, &Counters(&counters), learned, &[], &history);
+                    let counted = Counted::of(
+                        1,
+                        &Counters(&counters),
+                        learned,
+                        Observed { history: history.clone(), ..Observed::default() },
+                    );
                     assert!(counted.stall_s >= 0.0, "{counted:?}");
                     let report = Report::of(1.0, &[counted.clone(), counted]);
                     assert!(report.victim_queue_hit_rate.is_none_or(|rate| (0.0..=1.0).contains(&rate)), "{report:?}");

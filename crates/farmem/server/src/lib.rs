@@ -2,10 +2,13 @@
 //!
 //! The library inside the program is `crates/farmem/agent`; the policies of both are in `crates/farmem/engine`.
 
+pub mod at_once;
 mod background;
 pub mod history;
+pub mod observation;
 pub mod profile;
 pub mod report;
 pub mod serve;
 pub mod sites;
 pub mod store;
+pub mod unpaged;

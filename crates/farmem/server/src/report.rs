@@ -5,19 +5,31 @@ use farmem_engine::backend::Backend;
 use farmem_engine::calls::Refusal;
 use farmem_engine::counters::{Counter, Counters};
 use farmem_engine::units::Learned;
-use linux::maps::Mapping;
+use linux::Untrusted;
 use serde::{Deserialize, Serialize};
 use units::Bytes;
 
-use crate::history::History;
+use crate::at_once::Peak;
+use crate::observation::Observed;
 use crate::profile::Profiled;
 use crate::sites::{self, Section, Site};
+use crate::unpaged::Unpaged;
+
+mod programs;
+
+pub use programs::{Program, WorkingSet};
 
 /// Counters of one program.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Counted {
     /// PID in the program's own PID namespace.
     pub process: u32,
+    /// Command name.
+    pub name: Untrusted,
+    /// Peak of its memory that is not paged; `None` if it was not seen.
+    pub unpaged: Option<Unpaged>,
+    /// Local memory that would be enough; `None` for a program that does not go round in more than it has.
+    pub working_set: Option<WorkingSet>,
     /// Backend in use; `None` if not reported.
     pub backend: Option<Backend>,
     /// Time that threads waited for pages.
@@ -72,30 +84,18 @@ pub struct Counted {
 
 impl Counted {
     /// Reads a program's counters.
-    pub fn of(
-        process: u32,
-        counters: &Counters<'_>,
-        learned: &Learned,
-        mappings: &[Mapping],
-        history: &History,
-    ) -> Counted {
+    pub fn of(process: u32, counters: &Counters<'_>, learned: &Learned, observed: Observed) -> Counted {
         let get = |counter| counters.get(counter);
         // The program can write any value there.
         let pages = |counter| Bytes(get(counter).saturating_mul(PAGE_BYTES));
         let touched = pages(Counter::TouchedPagesPeak);
-        let share = match get(Counter::BudgetShare) {
-            0 => pages(Counter::BudgetFrames),
-            // Computed as in the pager.
-            share => {
-                let frames = get(Counter::TouchedPagesPeak).saturating_mul(share).div_ceil(1 << 16);
-                Bytes(frames.max(farmem_engine::budget::Budget::LEAST_FRAMES.into()).saturating_mul(PAGE_BYTES))
-            }
-        };
+        let local = Counted::local(counters);
         Counted {
             process,
+            working_set: WorkingSet::of(process, &observed.name, &learned.what_if, local, touched),
             backend: None,
             stall_s: get(Counter::StallTicks) as f64 * seconds_of_a_tick(counters),
-            local: share,
+            local,
             paged: touched,
             peak_resident: pages(Counter::PeakFrames),
             faults_first: get(Counter::FaultsFirst),
@@ -113,12 +113,27 @@ impl Counted {
             not_paged: get(Counter::NotRegistered),
             frames_beyond: get(Counter::FramesBeyond),
             unit: None,
-            sites: sites::of(learned, mappings, history),
-            sections: sites::sections(learned, history),
+            sites: sites::of(learned, process, &observed),
+            sections: sites::sections(learned, &observed.history),
             faults_at_half: learned.what_if.at_half(),
             faults_at_double: learned.what_if.at_double(),
             profile: None,
+            name: observed.name,
+            unpaged: observed.unpaged,
         }
+    }
+
+    /// Local memory of a program now.
+    pub fn local(counters: &Counters<'_>) -> Bytes {
+        let frames = match counters.get(Counter::BudgetShare) {
+            0 => counters.get(Counter::BudgetFrames),
+            // Computed as in the pager.
+            share => {
+                let frames = counters.get(Counter::TouchedPagesPeak).saturating_mul(share).div_ceil(1 << 16);
+                frames.max(farmem_engine::budget::Budget::LEAST_FRAMES.into())
+            }
+        };
+        Bytes(frames.saturating_mul(PAGE_BYTES))
     }
 }
 
@@ -187,6 +202,12 @@ pub struct Report {
     pub profile: Option<Profiled>,
     /// Number of programs with the library in them.
     pub processes: u64,
+    /// Programs, the most faults on stored pages first; at most [`programs::MOST`].
+    pub programs: Vec<Program>,
+    /// Programs at the same time.
+    pub at_once: Peak,
+    /// Local memory that would be enough, for the program with the most faults on stored pages.
+    pub working_set: Option<WorkingSet>,
     /// Further notes for the user.
     pub notes: Vec<String>,
 }
@@ -282,6 +303,12 @@ impl Report {
                 .max_by_key(|program| program.faults_stored)
                 .and_then(|program| program.profile.clone()),
             processes: programs.len() as u64,
+            programs: programs::of(programs),
+            at_once: Peak::default(),
+            working_set: programs
+                .iter()
+                .max_by_key(|program| program.faults_stored)
+                .and_then(|program| program.working_set.clone()),
             notes,
         }
     }
@@ -305,100 +332,4 @@ fn median_transfer(mut by_unit: Vec<(Bytes, u64)>) -> Option<Bytes> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::array;
-    use std::sync::atomic::AtomicU64;
-
-    use farmem_engine::counters::COUNTER_WORDS;
-
-    use super::*;
-    use crate::history::Since;
-
-    fn counted(refused: &[Refusal]) -> Counted {
-        let words: [AtomicU64; COUNTER_WORDS] = array::from_fn(|_| AtomicU64::new(0));
-        let counters = Counters(&words);
-        refused.iter().for_each(|refusal| counters.refuse(*refusal));
-        Counted::of(1, &counters, &Learned::default(), &[], &History::default())
-    }
-
-    #[test]
-    fn what_was_refused_is_named_with_the_times_in_all_programs_and_the_reason() {
-        use Refusal::{IoUring, LargeMessage, Seccomp};
-        assert_eq!(Report::of(1.0, &[counted(&[])]).notes, Vec::<String>::new());
-        let report = Report::of(1.0, &[counted(&[IoUring, Seccomp]), counted(&[IoUring, LargeMessage])]);
-        assert_eq!(
-            report.notes,
-            [
-                "io_uring was refused 2 times: it uses memory after its call; most programs have another way and take it",
-                "a seccomp filter was refused once: it would stop the pager's own calls; switch the program's sandbox off",
-                "a message larger than an eighth of local memory was refused once: it must be in memory as a whole; a \
-                 larger --local lets it through",
-            ]
-        );
-    }
-
-    /// Found by fuzzing: the counters lie in memory that the program can write to.
-    #[test]
-    fn counters_that_a_program_has_set_to_anything_are_reported_without_a_panic() {
-        let words: [AtomicU64; COUNTER_WORDS] = array::from_fn(|_| AtomicU64::new(u64::MAX));
-        let counted = Counted::of(1, &Counters(&words), &Learned::default(), &[], &History::default());
-        let report = Report::of(1.0, &[counted.clone(), counted]);
-        assert_eq!((report.faults, report.bytes_in), (u64::MAX, Bytes(u64::MAX)));
-        assert_eq!(report.victim_queue_hit_rate, Some(1.0));
-    }
-
-    #[test]
-    fn each_refusal_is_counted_for_itself() {
-        for (number, refusal) in Refusal::ALL.into_iter().enumerate() {
-            let mut wanted = [0; Refusal::ALL.len()];
-            wanted[number] = 2;
-            assert_eq!(counted(&[refusal, refusal]).calls_refused, wanted, "{refusal:?}");
-        }
-    }
-
-    #[test]
-    fn renamed_fields_are_written_under_both_names() {
-        let report = Report { faults_in_victim_queue: 3, victim_queue_hit_rate: Some(0.5), ..Report::of(1.0, &[]) };
-        let report = Report { faults_in_flight: 4, transfer_bytes_median: Some(Bytes::kib(64)), ..report };
-        let json = serde_json::to_value(&report).unwrap();
-        for (new, old, value) in [
-            ("faults_in_victim_queue", "faults_staged", 3.0),
-            ("victim_queue_hit_rate", "staging_hit_rate", 0.5),
-            ("faults_in_flight", "faults_arriving", 4.0),
-            ("transfer_bytes_median", "unit_bytes_median", 65536.0),
-        ] {
-            assert_eq!((json[new].as_f64(), json[old].as_f64()), (Some(value), Some(value)), "{new}");
-        }
-    }
-
-    #[test]
-    fn a_report_is_read_back_as_it_was_written() {
-        let since = Since { since_s: 0.5, unit_bytes: Bytes::kib(4) };
-        let (faults, unit_bytes, units) = (3, Bytes::kib(64), vec![since]);
-        let site = Site {
-            function: "main".into(),
-            file: Some("a.c".into()),
-            line: Some(7),
-            faults,
-            unit_bytes,
-            units: units.clone(),
-        };
-        let report = Report {
-            backend: Some(Backend::Copy.name().to_owned()),
-            sealed: Some("AES".to_owned()),
-            victim_queue_hit_rate: Some(0.5),
-            prefetch_hit_rate: Some(0.25),
-            transfer_bytes_median: Some(unit_bytes),
-            sites: vec![site],
-            sections: vec![Section { section: 1, faults, unit_bytes, units }],
-            profile: Some(Profiled { path: "/p".into(), sites_loaded: 1, sites_saved: 2 }),
-            notes: vec!["n".to_owned()],
-            ..Report::of(1.5, &[counted(&[]), counted(&[Refusal::IoUring])])
-        };
-        let text = serde_json::to_string(&report).unwrap();
-        assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), report);
-        let nothing = Report::of(0.0, &[]);
-        let text = serde_json::to_string(&nothing).unwrap();
-        assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), nothing);
-    }
-}
+mod tests;

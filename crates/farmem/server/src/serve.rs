@@ -13,15 +13,13 @@ use std::time::{Duration, Instant};
 
 use farmem_engine::backend::Backend;
 use farmem_engine::budget::Budget;
-use farmem_engine::counters::{COUNTER_WORDS, Counters};
+use farmem_engine::counters::{COUNTER_WORDS, Counter, Counters};
 use farmem_engine::handshake::{self, Go, Message, Ready, Secret, Sections, SessionParameters};
 use farmem_engine::policy::site::{INITIAL_PROFILE_WORDS, InitialProfile};
 use farmem_engine::segment::{self, ANSWERED, ASKED, Ask, DOORBELL, Doorbell, Layout, STORE_REQUEST, StoreRequest};
 use farmem_engine::space::Page;
 use farmem_engine::units::Learned;
-use linux::Rooted;
 use linux::describe;
-use linux::maps::{Mapping, maps};
 use linux::message_socket::{Connection, Peer};
 use linux::shared_memory::{self, SharedMemory};
 use rustix::io::Errno;
@@ -30,11 +28,12 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use units::Bytes;
 use units::cast::{fits, saturated};
 
+use crate::at_once::{self, AtOnce, Crowd, Peak};
 use crate::background::{BatchError, WORKERS, Worker};
-use crate::history::{History, Part};
+use crate::observation::Observation;
 use crate::profile::{Folder, Profile};
 use crate::report::Counted;
-use crate::store::{GetRun, Location, PAGE_BYTES, PutRun, Store};
+use crate::store::{GetRun, Location, PAGE_BYTES, PutRun, Say, Store};
 
 mod not_begun;
 mod unproven;
@@ -51,9 +50,6 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Failing handshakes are reported after this time.
 const QUIET: Duration = Duration::from_secs(2);
 
-/// Interval of reading the mappings: libraries may be loaded later.
-const MAPPINGS_EVERY: Duration = Duration::from_secs(1);
-
 /// State shared by all programs.
 struct Common {
     parameters: SessionParameters,
@@ -61,6 +57,13 @@ struct Common {
     secret: Secret,
     store: Arc<dyn Store>,
     complain: Complain,
+    /// Sink of notices that are no failures.
+    say: Say,
+    /// Whether several programs at once are a notice; otherwise only too many are.
+    says_all: bool,
+    at_once: Mutex<AtOnce>,
+    /// Memory that all programs together may have: of the control group, or of the machine.
+    room: Option<Bytes>,
     /// Folder of profiles; `None` for none.
     profiles: Option<Folder>,
     over: AtomicBool,
@@ -108,6 +111,8 @@ pub struct Seen {
     pub not_begun: Vec<NotBegun>,
     /// Store failures, and invalid messages.
     pub trouble: Vec<String>,
+    /// Programs that ran at the same time.
+    pub at_once: Peak,
 }
 
 impl Seen {
@@ -121,7 +126,8 @@ impl Seen {
 
 impl Server {
     /// Waits for programs from now on; they get `parameters`. Their site profiles are kept in `profiles`, if given.
-    /// `complain` reports problems to the waiting user.
+    /// `complain` reports problems to the waiting user, and `say` what is no failure; `says_all` includes
+    /// several programs at once.
     ///
     /// # Errors
     /// The kernel's answer when there is no socket, or no thread.
@@ -130,6 +136,8 @@ impl Server {
         store: Arc<dyn Store>,
         profiles: Option<Folder>,
         complain: Complain,
+        say: Say,
+        says_all: bool,
     ) -> std::io::Result<Server> {
         let profiles = profiles.filter(|_| parameters.sections == Sections::Auto);
         let secret = new_secret()?;
@@ -140,6 +148,10 @@ impl Server {
             secret,
             store,
             complain,
+            say,
+            says_all,
+            at_once: Mutex::default(),
+            room: at_once::room(),
             profiles,
             over: AtomicBool::new(false),
             served: Mutex::default(),
@@ -168,7 +180,8 @@ impl Server {
         // A thread that panicked has reported it.
         let _ = self.thread.join();
         let served = std::mem::take(&mut *self.common.served.lock().unwrap_or_else(PoisonError::into_inner));
-        Seen { counted: served.counted, not_begun: served.not_begun, trouble: served.trouble }
+        let at_once = locked(&self.common.at_once).peak();
+        Seen { counted: served.counted, not_begun: served.not_begun, trouble: served.trouble, at_once }
     }
 }
 
@@ -294,6 +307,7 @@ fn serve(program: &Proven, common: &Common) {
             });
             let counted = program.counted(common);
             common.note(|served| served.counted.push(counted));
+            locked(&common.at_once).ended(layer);
             // All processes that could read there have ended, or are other programs now: each of them held the
             // connection.
             if connection.is_over() {
@@ -346,8 +360,7 @@ struct Program {
     has_file: bool,
     segment: SharedMemory,
     layout: Layout,
-    mappings: Mutex<Vec<Mapping>>,
-    history: Mutex<History>,
+    observation: Observation,
     profile: Option<Profile>,
 }
 
@@ -412,11 +425,9 @@ fn begin(program: &Proven, common: &Common, layer: u32) -> Result<Option<Program
         has_file: direct.is_some(),
         segment,
         layout,
-        mappings: Mutex::default(),
-        history: Mutex::default(),
+        observation: Observation::begin(*peer),
         profile: None,
     };
-    program.look_at_mappings();
     let profiles = program.known_sites(common);
     // A program that has died meanwhile is counted like any other.
     let _ = connection.send(&bytes_of(&Go { profiles }.message()), &[]);
@@ -451,8 +462,7 @@ impl Program {
     fn counted(&self, common: &Common) -> Counted {
         let Some(counters) = self.counters() else { return Counted::default() };
         let learned = self.learned();
-        let mut counted =
-            Counted::of(self.process, &counters, &learned, &locked(&self.mappings), &locked(&self.history));
+        let mut counted = Counted::of(self.process, &counters, &learned, self.observation.observed());
         counted.backend = Some(self.backend);
         let frames = saturated(counted.local.pages().0);
         let most = Budget::new(frames, 0).largest_unit_pages();
@@ -472,7 +482,7 @@ impl Program {
             return 0;
         }
         let exe = format!("/{}", pid.file("exe"));
-        let begun = Profile::begin(folder, exe.as_ref(), &locked(&self.mappings), |why| common.say(why));
+        let begun = Profile::begin(folder, exe.as_ref(), &self.observation.observed().mappings, |why| common.say(why));
         let Some((profile, profiles)) = begun else { return 0 };
         self.profile = Some(profile);
         let places = self.segment.words_64()[self.layout.data / size_of::<u64>()..].chunks(INITIAL_PROFILE_WORDS);
@@ -495,14 +505,24 @@ impl Program {
         learned
     }
 
-    /// Reads the mappings, for the names of code sites: they are gone when the program has ended. Not for a program of
-    /// another user: its files would be read with masu's rights.
-    fn look_at_mappings(&self) {
-        if let Some(pid) = self.peer.pid
-            && self.peer.user == geteuid().as_raw()
-            && let Ok(mappings) = maps(&Rooted::host(), pid)
-        {
-            *locked(&self.mappings) = mappings;
+    /// Takes the readings that are due, and says what the user should know at once.
+    fn look(&self, common: &Common) {
+        let Some(counters) = self.counters() else { return };
+        let local = Counted::local(&counters);
+        // The program can write any value there.
+        let resident = Bytes(counters.get(Counter::ResidentPages).saturating_mul(PAGE_BYTES as u64)).min(local);
+        let crowd = locked(&common.at_once).is(self.layer, local, resident, common.room);
+        if let Some(crowd) = crowd.filter(|crowd| common.says_all || matches!(crowd, Crowd::TooMuch(_))) {
+            (common.say)(&crowd.text());
+        }
+        let queue = Bytes(local.0 / 8);
+        let unpaged = self.observation.look(|| self.learned(), queue).filter(|unpaged| unpaged.is_much(local));
+        if let Some((unpaged, name)) = unpaged.zip(self.observation.name_once()) {
+            let text = unpaged.text().unwrap_or_default();
+            (common.say)(&format!(
+                "{name} (process {}) has memory that is not paged, on top of --local {local}: {text}",
+                self.process
+            ));
         }
     }
 
@@ -510,19 +530,9 @@ impl Program {
     fn work(&self, connection: &Connection, common: &Common) {
         let Some(request) = self.segment.words()[STORE_REQUEST..].first_chunk().map(StoreRequest) else { return };
         let mut data = vec![0; farmem_engine::MAX_UNIT_PAGES as usize * 4096];
-        let begun = Instant::now();
-        let mut looked = begun;
         while !connection.is_over() && !common.is_over() {
-            let mut history = locked(&self.history);
-            if history.is_due(begun.elapsed()) {
-                history.read(begun.elapsed(), Part::of(&self.learned()));
-            }
-            drop(history);
+            self.look(common);
             let Some((ask, page, pages)) = request.asked() else {
-                if looked.elapsed() > MAPPINGS_EVERY {
-                    self.look_at_mappings();
-                    looked = Instant::now();
-                }
                 if self.has_file {
                     // Its end, and the descriptors that it takes here, are waited for only as long as necessary.
                     connection.is_over_within(LOOK);
@@ -543,7 +553,7 @@ impl Program {
             request.answer(done);
             shared_memory::wake(request.state());
         }
-        locked(&self.history).read(begun.elapsed(), Part::of(&self.learned()));
+        self.observation.end(&self.learned());
     }
 
     fn location(&self, page: Page) -> Location {

@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use units::Bytes;
 
 use crate::history::{History, Since};
+use crate::observation::Observed;
 
 /// Largest number of sites in a report: the ones with the most faults.
 pub const MOST: usize = 20;
@@ -28,6 +29,10 @@ const OF_THE_KERNEL: u64 = 1;
 /// A code site.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Site {
+    /// Command name of its program.
+    pub program: Untrusted,
+    /// Process of its program, in the program's own PID namespace.
+    pub process: u32,
     /// The function, or `file+offset` where the program's file has no symbols.
     pub function: Untrusted,
     /// The source file, if the program was built with debug information.
@@ -43,17 +48,18 @@ pub struct Site {
 }
 
 /// Sites of a program, the most faults first.
-pub fn of(learned: &Learned, mappings: &[Mapping], history: &History) -> Vec<Site> {
+pub fn of(learned: &Learned, process: u32, observed: &Observed) -> Vec<Site> {
     let mut known: Vec<_> = learned.sites.known().collect();
     known.sort_by_key(|site| std::cmp::Reverse(site.faults));
     known.truncate(MOST);
-    let mut files = BTreeMap::new();
+    let mut files = Files { may_read: observed.may_read_files, names: BTreeMap::new() };
     known
         .into_iter()
         .map(|site| {
-            let (function, file, line) = name(site.site, mappings, &mut files);
+            let (function, file, line) = name(site.site, &observed.mappings, &mut files);
             let unit_bytes = Bytes(u64::from(site.unit_pages) * PAGE_BYTES);
-            Site { function, file, line, faults: site.faults.into(), unit_bytes, units: history.of(site.site) }
+            let (program, faults, units) = (observed.name.clone(), site.faults.into(), observed.history.of(site.site));
+            Site { program, process, function, file, line, faults, unit_bytes, units }
         })
         .collect()
 }
@@ -84,9 +90,16 @@ pub fn sections(learned: &Learned, history: &History) -> Vec<Section> {
     known
 }
 
-type Files = BTreeMap<PathBuf, Names>;
+/// Files that were read for their symbols.
+#[derive(Default)]
+struct Files {
+    /// Whether files may be read: not those of another user's program, with masu's rights.
+    may_read: bool,
+    names: BTreeMap<PathBuf, Names>,
+}
 
 /// Symbols of a program's file.
+#[derive(Default)]
 struct Names {
     lines: Option<Loader>,
     /// Functions: start, end and name.
@@ -112,7 +125,7 @@ fn is_file_of(path: &Path, mapping: &Mapping) -> bool {
 impl Names {
     /// Reads the mapped file, if it is regular. The program chose the path: another file may have the name by now.
     fn of(mapping: &Mapping) -> Names {
-        let mut names = Names { lines: None, functions: Vec::new(), fixed: false };
+        let mut names = Names::default();
         let path = mapping.path.path();
         if !is_file_of(path, mapping) {
             return names;
@@ -148,12 +161,18 @@ fn name(address: u64, mappings: &[Mapping], files: &mut Files) -> (Untrusted, Op
         return ("system calls".into(), None, None);
     }
     let inside = |mapping: &&Mapping| mapping.range.start().0 <= address && address < mapping.range.end().0;
-    let Some(mapping) = mappings.iter().find(inside).filter(|mapping| mapping.path.bytes().starts_with(b"/")) else {
-        return (format!("{address:#x}").into(), None, None);
+    let mapping = match mappings.iter().find(inside) {
+        Some(mapping) if mapping.path.bytes().starts_with(b"/") => mapping,
+        Some(mapping) if mapping.path.bytes().is_empty() => {
+            return (format!("{address:#x} (generated code)").into(), None, None);
+        }
+        _ => return (format!("{address:#x}").into(), None, None),
     };
     let path = mapping.path.path();
     let short = path.file_name().unwrap_or(path.as_os_str());
-    let names = files.entry(path.to_owned()).or_insert_with(|| Names::of(mapping));
+    let may_read = files.may_read;
+    let read = || if may_read { Names::of(mapping) } else { Names::default() };
+    let names = files.names.entry(path.to_owned()).or_insert_with(read);
     // Address of the file's first byte: relocated files count from there.
     let base = mappings
         .iter()
@@ -185,7 +204,7 @@ mod tests {
         assert_eq!(a_function_of_this_test(), 7);
         let mappings = maps(&Rooted::host(), Pid::own()).unwrap();
         let address = (a_function_of_this_test as *const ()).addr() as u64;
-        let (function, file, line) = name(address, &mappings, &mut Files::new());
+        let (function, file, line) = name(address, &mappings, &mut Files { may_read: true, ..Files::default() });
         assert!(function.text().contains("a_function_of_this_test"), "{function}");
         // With debug information; `panic` is not always built with all of it.
         assert_eq!(file.is_some(), line.is_some());
@@ -211,7 +230,7 @@ mod tests {
 
     #[test]
     fn what_lies_in_no_file_is_its_address() {
-        assert_eq!(name(0x1234, &[], &mut Files::new()).0, "0x1234");
-        assert_eq!(name(0, &[], &mut Files::new()).0, "system calls");
+        assert_eq!(name(0x1234, &[], &mut Files::default()).0, "0x1234");
+        assert_eq!(name(0, &[], &mut Files::default()).0, "system calls");
     }
 }

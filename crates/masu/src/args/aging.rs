@@ -49,7 +49,8 @@ stream has written to disk early. It changes vm.swappiness, of the host or of a 
 it.
 
 With COMMAND the lines go to standard error if that is a terminal, or to --report. The exit status
-is the command's, or 125 to 127 as of `masu run`.")]
+is the command's, or 125 to 127 as of `masu run`. Without COMMAND it is 3 when another masu locks
+pages already.")]
 pub struct AgingTask {
     /// Level of programs and libraries that are run
     #[arg(long, value_name = "N")]
@@ -91,8 +92,8 @@ pub struct AgingTask {
     #[arg(long = "for", value_name = "TIME", value_parser = duration, conflicts_with = "command")]
     pub time: Option<Duration>,
 
-    /// Print the plan, and do nothing
-    #[arg(long, conflicts_with = "command")]
+    /// Print the plan, and do nothing; COMMAND is not started
+    #[arg(long)]
     pub dry_run: bool,
 
     /// Try the levels on a trace of accesses instead, in a group of --memory, beside the kernel alone

@@ -44,7 +44,10 @@ use crate::{HOST, runtime};
 /// Runs the task. `relay` is given when the task has a command to start.
 pub fn run(task: &AgingTask, relay: Option<Result<Relay, Failure>>) -> ExitCode {
     let answer = match relay {
-        None => alone(task).map(|()| ExitCode::SUCCESS).map_err(|failure| NotStarted { failure, status: 2 }),
+        None => {
+            alone(task).map(|()| ExitCode::SUCCESS).map_err(|failure| NotStarted { status: failure.status(), failure })
+        }
+        Some(_) if task.dry_run => planned_beside(task).map(|()| ExitCode::SUCCESS),
         Some(relay) => relay.map_err(NotStarted::from).and_then(|relay| beside(task, relay)),
     };
     match answer {
@@ -106,6 +109,13 @@ fn programs(scope: &Scope) -> Result<Vec<OwnedFd>, Failure> {
 fn has_ended(program: &OwnedFd) -> bool {
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut [PollFd::new(program, PollFlags::IN)], Some(&now)).is_ok_and(|ended| ended > 0)
+}
+
+/// Prints the plan for a command, which is not started.
+fn planned_beside(task: &AgingTask) -> Result<(), NotStarted> {
+    let name = task.command.first().map(std::ffi::OsString::as_os_str).unwrap_or_default();
+    find(name, std::env::var_os("PATH"))?;
+    Ok(print_plan(task, &Wanted::of(task)?)?)
 }
 
 /// Ages pages while a command runs, and ends with its status.
@@ -343,8 +353,6 @@ fn print_plan(task: &AgingTask, wanted: &Wanted) -> Result<(), Failure> {
 struct Out {
     to: Option<Box<dyn Write>>,
     json: bool,
-    /// True while a command runs beside masu.
-    is_beside: bool,
 }
 
 #[derive(Serialize)]
@@ -379,18 +387,19 @@ impl Out {
             None if task.json || print::err().is_terminal() => Some(Box::new(print::err())),
             None => None,
         };
-        Ok(Out { to, json: task.json, is_beside: !task.command.is_empty() })
+        Ok(Out { to, json: task.json })
     }
 
     fn line(&mut self, text: &str) -> Result<(), Failure> {
         let Some(to) = &mut self.to else { return Ok(()) };
         let written = writeln!(to, "{text}").and_then(|()| to.flush());
-        if written.is_err() && self.is_beside {
-            // The command goes on; the remaining lines are dropped.
+        if let Err(error) = written {
+            // The work goes on, and so does the command; the remaining lines are dropped.
             self.to = None;
-            return Ok(());
+            let why = linux::describe_io(&error);
+            print::note(format_args!("cannot write the lines any more: {why}; aging goes on without them"));
         }
-        Ok(written?)
+        Ok(())
     }
 
     fn event(&mut self, now: Duration, event: &Event) -> Result<(), Failure> {

@@ -1,5 +1,6 @@
 //! `masu attach`.
 
+mod elsewhere;
 mod progress;
 
 use std::io::Write;
@@ -12,6 +13,7 @@ use hugepages::report::{PlannedRun, Report};
 use hugepages::target::{Phase, Target};
 use hugepages::{policy, rate_limiter};
 use linux::{Pid, Untrusted};
+use serde::Serialize;
 use units::{Bytes, Fraction};
 
 use crate::args::AttachTask;
@@ -22,6 +24,7 @@ use crate::terminal::clock::{Clock, Stop};
 use crate::terminal::print::{self, percent};
 use crate::terminal::table::Table;
 use crate::{Done, HOST};
+use elsewhere::Elsewhere;
 use progress::Progress;
 
 pub fn run(task: &AttachTask) -> Result<Done, Failure> {
@@ -69,7 +72,12 @@ pub fn run(task: &AttachTask) -> Result<Done, Failure> {
     let reports: Vec<Report> =
         targets.iter().map(|target| Report::of(target, linux::cpu_time::of_process(), task.dry_run)).collect();
     for report in &reports {
-        if task.json { print_json(report)? } else { print_table(report, progress.clock.now().as_secs_f64())? }
+        let elsewhere = elsewhere::of(report.pid);
+        if task.json {
+            print_json(report, &elsewhere)?;
+        } else {
+            print_table(report, progress.clock.now().as_secs_f64(), &elsewhere)?;
+        }
     }
     for target in targets.iter().filter(|target| target.phase == Phase::Ended) {
         match &target.failure {
@@ -114,14 +122,21 @@ fn settings(task: &AttachTask) -> Settings {
     Settings { rate: rate_limiter::MEASURED, until, dry_run: task.dry_run, round_min: ROUND_MIN }
 }
 
-fn print_json(report: &Report) -> Result<(), Failure> {
+fn print_json(report: &Report, elsewhere: &Elsewhere) -> Result<(), Failure> {
+    #[derive(Serialize)]
+    struct Both<'a> {
+        #[serde(flatten)]
+        report: &'a Report,
+        #[serde(flatten)]
+        elsewhere: &'a Elsewhere,
+    }
     let mut out = print::out();
-    serde_json::to_writer(&mut out, report)?;
+    serde_json::to_writer(&mut out, &Both { report, elsewhere })?;
     writeln!(out)?;
     Ok(())
 }
 
-fn print_table(report: &Report, ran_s: f64) -> Result<(), Failure> {
+fn print_table(report: &Report, ran_s: f64, elsewhere: &Elsewhere) -> Result<(), Failure> {
     let mut out = print::out();
     let dry = if report.dry_run { "   dry run: nothing was promoted or demoted" } else { "" };
     writeln!(out, "process {} ({})   observed by {}{dry}\n", report.pid, report.name, report.backend)?;
@@ -132,6 +147,9 @@ fn print_table(report: &Report, ran_s: f64) -> Result<(), Failure> {
         writeln!(out)?;
     }
     figures(report, ran_s).write(&mut out, "  ")?;
+    if let Some(text) = elsewhere.text() {
+        writeln!(out, "\n  {text}")?;
+    }
     writeln!(out)?;
     let mut what_if = Table::new(["hot fraction", "huge windows", "extra memory, without a budget"]);
     for line in &report.what_if {

@@ -68,7 +68,7 @@ const PARAMETERS: SessionParameters = SessionParameters {
 
 fn server() -> (Server, Arc<Noting>) {
     let store = Arc::new(Noting::default());
-    (Server::begin(PARAMETERS, Arc::<Noting>::clone(&store), None, |_, _| {}).unwrap(), store)
+    (Server::begin(PARAMETERS, Arc::<Noting>::clone(&store), None, |_, _| {}, Arc::new(|_| {}), false).unwrap(), store)
 }
 
 /// Sends the first message and receives the session parameters.
@@ -164,7 +164,8 @@ fn the_same_trouble_of_many_programs_is_said_once() {
 
 #[test]
 fn a_program_that_is_stopped_at_its_start_is_waited_for_and_does_not_hold_up_the_end() {
-    let server = Server::begin(PARAMETERS, Arc::new(Noting::default()), None, |_, _| {}).unwrap();
+    let server =
+        Server::begin(PARAMETERS, Arc::new(Noting::default()), None, |_, _| {}, Arc::new(|_| {}), false).unwrap();
     let silent = Connection::to(&server.name).unwrap();
     std::thread::sleep(LOOK * 3);
     assert!(!silent.is_over(), "it may go on");

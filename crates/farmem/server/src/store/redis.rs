@@ -22,6 +22,7 @@ pub mod answers;
 mod blocks;
 mod connection;
 mod exchange;
+mod hints;
 mod live;
 pub mod node;
 pub mod resp;
@@ -368,51 +369,21 @@ fn first_that_answers(url: &RedisUrl, access: &Access, name: &str) -> Result<(Ho
 
 /// Failure as an error. At the start, an invalid answer means the wrong kind of server; later it is a disturbance.
 fn sorted(name: &str, operation: String, failure: &Failure, at_start: bool) -> Error {
-    let trouble = |remedy: &str| Trouble {
-        operation: operation.clone(),
-        store: name.to_owned(),
-        cause: failure.to_string(),
-        remedy: remedy.to_owned(),
-    };
-    const RIGHTS: &str = "Its user needs the keys masu:* and the commands HSET HMGET HDEL EXPIRE UNLINK WAIT INFO CLIENT CLUSTER ASKING.";
+    let remedy = hints::remedy(failure, name.starts_with("rediss:"), at_start);
+    let trouble = Trouble { operation, store: name.to_owned(), cause: hints::cause(failure), remedy };
     match failure {
-        Failure::Said { verdict, line } => match verdict {
-            Verdict::Moved | Verdict::Ask(_) | Verdict::Later => {
-                Error::Unreachable(trouble("It should answer again soon; its log says why it does not."))
-            }
-            Verdict::Refused if line.starts_with("NOPERM") => Error::Refused(trouble(RIGHTS)),
-            Verdict::Refused => Error::Refused(trouble(&format!(
-                "Set {PASSWORD_VARIABLE} to the right password; the user stands in the URL: redis://USER@HOST."
-            ))),
-            Verdict::Full if line.starts_with("MISCONF") => Error::Full(trouble("Its log says why it cannot save.")),
-            Verdict::Full => Error::Full(trouble("Raise maxmemory there, or free memory; a page takes 5 KiB.")),
-            Verdict::Unfit if line.contains("SELECT") || line.contains("DB index") => {
-                Error::Unfit(trouble("Leave the /DATABASE at the end out: a Cluster has none, a server 16 by default."))
-            }
-            Verdict::Unfit => Error::Unfit(trouble("Use Redis 6.2 or newer, or Valkey.")),
+        Failure::Said { verdict, .. } => match verdict {
+            Verdict::Moved | Verdict::Ask(_) | Verdict::Later => Error::Unreachable(trouble),
+            Verdict::Refused => Error::Refused(trouble),
+            Verdict::Full => Error::Full(trouble),
+            Verdict::Unfit => Error::Unfit(trouble),
         },
-        Failure::Unacknowledged { .. } => {
-            Error::Unreachable(trouble("Is its replica running, and connected? INFO replication tells."))
-        }
-        Failure::NoMaster(_) | Failure::OutOfDate { .. } | Failure::TooManyNodes => {
-            Error::Unreachable(trouble("`redis-cli --cluster check HOST:PORT` tells more."))
-        }
         Failure::Io(error) => match connection::tls_failure(failure) {
-            Some(rustls::Error::InvalidCertificate(_)) => {
-                Error::Refused(trouble("Name the file with the certificate of its authority: ?ca=FILE."))
-            }
-            Some(rustls::Error::AlertReceived(_)) => {
-                Error::Refused(trouble("Does it ask for a certificate of ours? ?cert=FILE&key=FILE."))
-            }
-            Some(rustls::Error::InvalidMessage(_)) if at_start => {
-                Error::Unfit(trouble("Does it speak TLS? Without TLS it is redis://."))
-            }
-            None if at_start && error.kind() == io::ErrorKind::InvalidData => {
-                Error::Unfit(trouble("Is it a Redis server? One with TLS is rediss://."))
-            }
-            _ => Error::Unreachable(trouble(
-                "Is it running, and reachable from here? `redis-cli -h HOST -p PORT ping` asks it.",
-            )),
+            Some(rustls::Error::InvalidCertificate(_) | rustls::Error::AlertReceived(_)) => Error::Refused(trouble),
+            Some(rustls::Error::InvalidMessage(_)) if at_start => Error::Unfit(trouble),
+            None if at_start && error.kind() == io::ErrorKind::InvalidData => Error::Unfit(trouble),
+            _ => Error::Unreachable(trouble),
         },
+        _ => Error::Unreachable(trouble),
     }
 }

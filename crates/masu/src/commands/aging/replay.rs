@@ -33,6 +33,18 @@ pub fn run(file: &Path, memory: Bytes, preferences: &Preferences, budget: Fracti
     })?;
     let trace =
         Trace::parse(&text).map_err(|bad| Failure::new(format!("cannot read the trace {}: {bad}", file.display())))?;
+    let both = both(&trace, memory, preferences, budget);
+    let mut out = print::out();
+    if json {
+        serde_json::to_writer(&mut out, &both)?;
+        writeln!(out)?;
+        return Ok(());
+    }
+    print(&mut out, &both)
+}
+
+/// The trace with the kernel alone, and with levels.
+fn both(trace: &Trace, memory: Bytes, preferences: &Preferences, budget: Fraction) -> Both {
     let machine = Machine {
         memory: memory.pages(),
         swap: Bytes(0).pages(),
@@ -47,14 +59,7 @@ pub fn run(file: &Path, memory: Bytes, preferences: &Preferences, budget: Fracti
             with = with.with(class, Rate::Level(bounds.low));
         }
     }
-    let both = Both { kernel: replay(&trace, &machine, &Aging::KERNEL), levels: replay(&trace, &machine, &with) };
-    let mut out = print::out();
-    if json {
-        serde_json::to_writer(&mut out, &both)?;
-        writeln!(out)?;
-        return Ok(());
-    }
-    print(&mut out, &both)
+    Both { kernel: replay(trace, &machine, &Aging::KERNEL), levels: replay(trace, &machine, &with) }
 }
 
 fn print(out: &mut impl Write, both: &Both) -> Result<(), Failure> {
@@ -88,4 +93,40 @@ fn print(out: &mut impl Write, both: &Both) -> Result<(), Failure> {
         writeln!(out, "\nwith these levels {refused} accesses found no memory: a kernel would have killed a process")?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::args::{Args, Budget, Task};
+
+    const GUIDE: &str = include_str!("../../../../../docs/guide/aging.md");
+
+    /// Table that the simulator prints for a command line of the guide.
+    fn printed(line: &str, trace: &str) -> String {
+        let Task::Aging(task) = Args::try_parse_from(line.split_whitespace()).unwrap().task else { panic!("{line}") };
+        let Budget::Part(part) = task.budget else { panic!("{line}") };
+        let preferences = super::super::preferences(&task).unwrap();
+        let mut out = Vec::new();
+        print(&mut out, &both(&Trace::parse(trace).unwrap(), task.memory.unwrap(), &preferences, part)).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn the_examples_of_the_guide_are_what_the_simulator_prints() {
+        let (_, rest) = GUIDE.split_once("cat > day.trace <<'END'\n").unwrap();
+        let (trace, rest) = rest.split_once("END\n").unwrap();
+        let mut tables = Vec::new();
+        for example in rest.split("$ masu aging ").skip(1).filter(|example| example.contains("--replay day.trace")) {
+            let (line, output) = example.split_once('\n').unwrap();
+            let wanted = output.split_once("```").unwrap().0;
+            assert_eq!(printed(&format!("masu aging {line}"), trace), wanted, "masu aging {line}");
+            tables.push(wanted);
+        }
+        assert_eq!(tables.len(), 2);
+        let cache = printed("masu aging --cache 0 --replay day.trace --memory 100MiB", trace);
+        assert_eq!(cache, tables[1], "the guide: `--cache 0` prints the same table");
+    }
 }

@@ -1,5 +1,7 @@
 //! `masu run --local`: runs a program with more memory than its machine has, or than its budget allows.
 
+mod text;
+
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
@@ -14,11 +16,9 @@ use farmem::store::sealed::{Cipher, PAGE_BYTES_SEALED, Sealed};
 use farmem::store::url::StoreUrl;
 use farmem::store::{self, Opening, Say, Store};
 use farmem_engine::PAGE_BYTES;
-use farmem_engine::backend::Backend;
 use farmem_engine::budget::Budget;
 use farmem_engine::handshake::{self, SessionParameters};
 use linux::meminfo::meminfo;
-use linux::untrusted::visible;
 use linux::{describe, open_files};
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use units::Bytes;
@@ -32,7 +32,6 @@ use crate::launch::child::{Child, Relay, end_as};
 use crate::launch::command::{Loads, NOT_STARTED, NotStarted, find, loads, refuse_privileged};
 use crate::launch::environment;
 use crate::terminal::print;
-use crate::terminal::table::Table;
 use crate::{HOST, privileges};
 
 /// Default backing store: on disk, and not in memory as /tmp may be.
@@ -47,9 +46,6 @@ const LEAST_TIMEOUT: Duration = Duration::from_millis(50);
 /// Note in the report when a server could read the program's memory.
 const NOT_SEALED: &str =
     "pages were not sealed (--no-seal): who keeps the server, or its network, reads and replays them";
-
-/// Code sites in the printed report; the JSON has more.
-const SHOWN: usize = 8;
 
 pub fn started(task: &RunTask, local: Local, relay: Relay) -> Result<ExitCode, NotStarted> {
     let name = task.command.first().map(std::ffi::OsString::as_os_str).unwrap_or_default();
@@ -80,7 +76,8 @@ pub fn started(task: &RunTask, local: Local, relay: Relay) -> Result<ExitCode, N
     // Each program needs descriptors while it runs.
     open_files::raise();
     let complain = |said: &str, remedy: &str| print::failure(&Failure::new(said).remedy(remedy));
-    let server = Server::begin(terms, served, profiles, complain)
+    let tells = !matches!(destination, Destination::Nowhere);
+    let server = Server::begin(terms, served, profiles, complain, notices(task), tells)
         .map_err(|error| Failure::new(format!("cannot wait for the program's library: {error}")))?;
     let changes = environment::paged(&environment::library(environment::PAGER)?, server.variables(), |name| {
         std::env::var_os(name)
@@ -214,17 +211,22 @@ fn cipher(task: &RunTask, url: &StoreUrl) -> Option<Cipher> {
     sealed.then(Cipher::of_processor)
 }
 
+/// Notices go to standard error at once, unless --quiet.
+fn notices(task: &RunTask) -> Say {
+    let quiet = task.quiet;
+    Arc::new(move |line| {
+        if !quiet {
+            print::note(format_args!("{line}"));
+        }
+    })
+}
+
 fn open_store(task: &RunTask, mut url: StoreUrl, cipher: Option<Cipher>) -> Result<Arc<Patient>, Failure> {
     if let (StoreUrl::Redis(url), Some(limit)) = (&mut url, task.store_timeout) {
         // The limit is checked between attempts, and one attempt takes up to two of these timeouts.
         url.timeout = url.timeout.min(limit / 4).max(LEAST_TIMEOUT);
     }
-    let quiet = task.quiet;
-    let say: Say = Arc::new(move |line| {
-        if !quiet {
-            print::note(format_args!("{line}"));
-        }
-    });
+    let say = notices(task);
     let page_bytes = if cipher.is_some() { PAGE_BYTES_SEALED } else { store::PAGE_BYTES };
     let password = store::password_from_environment();
     let opening = Opening { page_bytes, expected: None, password, say: Arc::clone(&say) };
@@ -253,6 +255,7 @@ fn cut_unit(terms: &SessionParameters) -> Option<String> {
 
 fn report(seen: &Seen, terms: &SessionParameters, run: Duration) -> Report {
     let mut report = Report::of(run.as_secs_f64(), &seen.counted);
+    report.at_once = seen.at_once;
     report.notes.extend(cut_unit(terms).filter(|_| !seen.counted.is_empty()));
     report.notes.extend(seen.not_begun.iter().map(of_child));
     report.notes.extend(seen.trouble.iter().cloned());
@@ -271,72 +274,15 @@ fn write(report: &Report, destination: Destination, json: bool) -> Result<(), Fa
         serde_json::to_writer(&mut text, report)?;
         writeln!(text)?;
     } else {
-        print(report, &mut text)?;
+        text::print(report, &mut text)?;
     }
     put(&text, destination)
-}
-
-fn print(report: &Report, to: &mut impl Write) -> std::io::Result<()> {
-    let others = report.processes.saturating_sub(1);
-    let others = if others > 0 { format!(", {} programs", report.processes) } else { String::new() };
-    writeln!(
-        to,
-        "masu: {:.3} s, of which {:.3} s waiting for pages; {} of {} local, at most {} in memory{others}",
-        report.elapsed_s, report.stall_s, report.local_bytes, report.paged_bytes, report.peak_resident_bytes
-    )?;
-    // A zero is not printed: it never changes with this store.
-    let some = |count: u64, said: String| if count > 0 { said } else { String::new() };
-    let in_flight = some(report.faults_in_flight, format!(" {} already in flight,", report.faults_in_flight));
-    writeln!(
-        to,
-        "  faults {}: {} from the store, {} from the victim queue,{in_flight} {} first touches",
-        report.faults,
-        report.faults - report.faults_in_victim_queue - report.faults_in_flight - report.faults_first,
-        report.faults_in_victim_queue,
-        report.faults_first,
-    )?;
-    let used = report.prefetch_hit_rate.map(|rate| format!(", {:.0} % used", rate * 100.0)).unwrap_or_default();
-    let ahead = some(report.bytes_in_ahead.0, format!(" ({} of it ahead{used})", report.bytes_in_ahead));
-    let behind = some(report.bytes_out_behind.0, format!(" ({} of it in the background)", report.bytes_out_behind));
-    writeln!(to, "  {} in{ahead}, {} out{behind}", report.bytes_in, report.bytes_out)?;
-    if let Some(cipher) = &report.sealed {
-        writeln!(to, "  sealed ({cipher})")?;
-    }
-    if report.backend.as_deref() == Some(Backend::Copy.name()) {
-        writeln!(to, "  pages were copied, not moved (backend copy); `masu facts` says why")?;
-    }
-    if let [half, double] = report.what_if[..] {
-        writeln!(
-            to,
-            "  with {} local: about {} faults from the store; with {}: {}",
-            half.local_bytes, half.faults, double.local_bytes, double.faults
-        )?;
-    }
-    let mut table = Table::new(["faults", "unit", "where"]);
-    for site in report.sites.iter().take(SHOWN) {
-        let line = match (&site.file, site.line) {
-            (Some(file), Some(line)) => format!("{} ({file}:{line})", site.function),
-            _ => site.function.to_string(),
-        };
-        table.row([site.faults.to_string(), site.unit_bytes.to_string(), line]);
-    }
-    for section in report.sections.iter().take(SHOWN) {
-        let line = format!("section {}", section.section);
-        table.row([section.faults.to_string(), section.unit_bytes.to_string(), line]);
-    }
-    if !report.sites.is_empty() || !report.sections.is_empty() {
-        table.write(to, "  ")?;
-    }
-    if let Some(profile) = &report.profile {
-        let (loaded, saved, path) = (profile.sites_loaded, profile.sites_saved, profile.path.display());
-        writeln!(to, "  profile: {loaded} sites known from earlier runs, {saved} kept in {path}")?;
-    }
-    report.notes.iter().try_for_each(|note| writeln!(to, "  {}", visible(note)))
 }
 
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use farmem_engine::backend::Backend;
 
     use super::*;
     use crate::args::{Args, Task};

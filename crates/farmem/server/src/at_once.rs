@@ -1,0 +1,123 @@
+//! Programs that run at the same time, each with local memory of its own: their sum.
+
+use std::collections::BTreeMap;
+
+use linux::cgroup::{self, Limit};
+use linux::meminfo::meminfo;
+use linux::{Pid, Rooted};
+use serde::{Deserialize, Serialize};
+use units::Bytes;
+
+/// Programs at the same time.
+#[derive(Debug, Default)]
+pub struct AtOnce {
+    /// Local memory that each may have, and the memory that it has, by its layer.
+    now: BTreeMap<u32, (Bytes, Bytes)>,
+    peak: Peak,
+    is_said: bool,
+    is_crowd_said: bool,
+}
+
+/// Peaks of the sums over all programs that run at the same time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+pub struct Peak {
+    /// Number of programs.
+    pub programs: u64,
+    /// Local memory that they might have together.
+    pub local_bytes: Bytes,
+    /// Paged memory that they had together in RAM, by readings ten times a second.
+    pub resident_bytes: Bytes,
+}
+
+/// Reason for a line while the programs run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Crowd {
+    /// Several programs, for the first time.
+    Several(Peak),
+    /// More local memory together than there is memory for them.
+    TooMuch(Peak),
+}
+
+/// Memory that the programs may have together: the limit of masu's group, or the machine's memory.
+pub fn room() -> Option<Bytes> {
+    let total = meminfo(&Rooted::host()).ok().map(|memory| memory.total);
+    let group = cgroup::memory(&Rooted::host(), Pid::own()).ok().flatten();
+    let limit = group.and_then(|group| match group.limit {
+        Limit::Bytes(limit) => Some(limit),
+        Limit::Unlimited => None,
+    });
+    total.into_iter().chain(limit).min_by_key(|bytes| bytes.0)
+}
+
+impl Crowd {
+    /// The line.
+    pub fn text(self) -> String {
+        let (Crowd::Several(peak) | Crowd::TooMuch(peak)) = self;
+        let Peak { programs, local_bytes, .. } = peak;
+        let line = format!("{programs} programs at once may have {local_bytes}: --local holds for each of them");
+        match self {
+            Crowd::Several(_) => line,
+            Crowd::TooMuch(_) => {
+                format!("{line}, and there is not as much memory for all; less --local, or fewer at a time")
+            }
+        }
+    }
+}
+
+impl AtOnce {
+    /// Takes the figures of a program; `room` is the memory that all may have. Returns what is to be said, once each.
+    pub fn is(&mut self, layer: u32, local: Bytes, resident: Bytes, room: Option<Bytes>) -> Option<Crowd> {
+        self.now.insert(layer, (local, resident));
+        let sum = |of: fn(&(Bytes, Bytes)) -> Bytes| {
+            Bytes(self.now.values().map(of).fold(0, |sum, bytes| bytes.0.saturating_add(sum)))
+        };
+        let now = Peak {
+            programs: self.now.len() as u64,
+            local_bytes: sum(|(local, _)| *local),
+            resident_bytes: sum(|(_, resident)| *resident),
+        };
+        let peak = &mut self.peak;
+        peak.programs = peak.programs.max(now.programs);
+        peak.local_bytes = peak.local_bytes.max(now.local_bytes);
+        peak.resident_bytes = peak.resident_bytes.max(now.resident_bytes);
+        if now.programs < 2 {
+            return None;
+        }
+        if room.is_some_and(|room| now.local_bytes > room) {
+            self.is_said = true;
+            return (!std::mem::replace(&mut self.is_crowd_said, true)).then_some(Crowd::TooMuch(now));
+        }
+        (!std::mem::replace(&mut self.is_said, true)).then_some(Crowd::Several(now))
+    }
+
+    /// Removes a program that has ended.
+    pub fn ended(&mut self, layer: u32) {
+        self.now.remove(&layer);
+    }
+
+    /// Peaks so far.
+    pub fn peak(&self) -> Peak {
+        self.peak
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sum_of_programs_at_the_same_time_is_said_once() {
+        let (mib, mut all) = (Bytes::mib, AtOnce::default());
+        let room = Some(mib(600));
+        assert_eq!(all.is(0, mib(200), mib(1), room), None);
+        let two = Peak { programs: 2, local_bytes: mib(400), resident_bytes: mib(151) };
+        assert_eq!(all.is(1, mib(200), mib(150), room), Some(Crowd::Several(two)));
+        assert_eq!(all.is(2, mib(200), mib(150), room), None);
+        let four = Peak { programs: 4, local_bytes: mib(800), resident_bytes: mib(451) };
+        assert_eq!(all.is(3, mib(200), mib(150), room), Some(Crowd::TooMuch(four)));
+        assert_eq!(all.is(3, mib(200), mib(199), room), None);
+        (1..4).for_each(|layer| all.ended(layer));
+        assert_eq!(all.is(4, mib(200), mib(1), room), None);
+        assert_eq!(all.peak(), Peak { programs: 4, local_bytes: mib(800), resident_bytes: mib(500) });
+    }
+}

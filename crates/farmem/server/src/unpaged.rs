@@ -1,0 +1,115 @@
+//! Memory of a paged program that is not paged, and comes on top of its local memory: shared memory, reserved huge
+//! pages, files, and private memory that the pager does not have. Pure.
+
+use linux::Untrusted;
+use linux::smaps::kinds::Kinds;
+use serde::{Deserialize, Serialize};
+use units::Bytes;
+
+/// Files below this size are in no text: every program has its own file and some libraries.
+const FILES_MIN: Bytes = Bytes::mib(16);
+
+/// Other memory below this size is in no text.
+const OTHERS_MIN: Bytes = Bytes::mib(1);
+
+/// Private memory below this size is in no text: stacks, initialised data, the library's own.
+const PRIVATE_MIN: Bytes = Bytes::mib(16);
+
+/// Memory below this size, or below half of local memory, is no reason for a line while the program runs.
+const WARNED_MIN: Bytes = Bytes::mib(16);
+
+/// The same for files, which the kernel can reclaim: twice as much, and as much as local memory.
+const WARNED_FILES_MIN: Bytes = Bytes::mib(64);
+
+/// Resident memory by kind, at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+pub struct Unpaged {
+    /// Shared memory: memfd, System V, shared anonymous mappings, tmpfs.
+    pub shared_bytes: Bytes,
+    /// Reserved huge pages (hugetlbfs).
+    pub hugetlb_bytes: Bytes,
+    /// Page cache of mapped files.
+    pub file_bytes: Bytes,
+    /// Private memory: stacks, small mappings, initialised data, generated code.
+    pub private_bytes: Bytes,
+    /// Name of the largest shared or mapped object.
+    pub largest: Option<Untrusted>,
+    /// Its resident size.
+    pub largest_bytes: Bytes,
+}
+
+impl Unpaged {
+    /// From the sums; `queue` is private memory of the pager's own.
+    pub fn of(kinds: Kinds, queue: Bytes) -> Unpaged {
+        let (largest, largest_bytes) = kinds.largest.map_or((None, Bytes(0)), |(name, bytes)| (Some(name), bytes));
+        Unpaged {
+            shared_bytes: kinds.shared,
+            hugetlb_bytes: kinds.hugetlb,
+            file_bytes: kinds.files,
+            private_bytes: (kinds.anonymous + kinds.file_copies).saturating_sub(queue),
+            largest,
+            largest_bytes,
+        }
+    }
+
+    /// All of it.
+    pub fn total(&self) -> Bytes {
+        self.shared_bytes + self.hugetlb_bytes + self.file_bytes + self.private_bytes
+    }
+
+    /// Sizes by kind, without the small ones; `None` if all are small.
+    pub fn text(&self) -> Option<String> {
+        let kinds = [
+            (self.shared_bytes, OTHERS_MIN, "of shared memory"),
+            (self.hugetlb_bytes, OTHERS_MIN, "of reserved huge pages"),
+            (self.file_bytes, FILES_MIN, "of files"),
+            (self.private_bytes, PRIVATE_MIN, "of private memory (stacks, small mappings, data, generated code)"),
+        ];
+        let said = kinds.into_iter().filter(|(bytes, least, _)| bytes >= least);
+        let said: Vec<String> = said.map(|(bytes, _, kind)| format!("{bytes} {kind}")).collect();
+        let largest = self.largest.as_ref().filter(|_| self.largest_bytes >= OTHERS_MIN);
+        let largest = largest.map_or(String::new(), |name| format!(" (the largest: {name}, {})", self.largest_bytes));
+        (!said.is_empty()).then(|| format!("{}{largest}", said.join(", ")))
+    }
+
+    /// Whether it is so much beside this local memory that the user should know at once.
+    pub fn is_much(&self, local: Bytes) -> bool {
+        let held = self.shared_bytes + self.hugetlb_bytes + self.private_bytes;
+        let least = WARNED_MIN.max(Bytes(local.0 / 2));
+        held >= least || self.file_bytes >= WARNED_FILES_MIN.max(local)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_paged_is_named_with_its_size() {
+        let kinds = Kinds {
+            shared: Bytes::mib(700),
+            files: Bytes::mib(20),
+            file_copies: Bytes::mib(2),
+            anonymous: Bytes::mib(30),
+            registered: Bytes::mib(999),
+            largest: Some(("/memfd:java_heap (deleted)".into(), Bytes::mib(690))),
+            ..Kinds::default()
+        };
+        let unpaged = Unpaged::of(kinds, Bytes::mib(8));
+        assert_eq!((unpaged.private_bytes, unpaged.total()), (Bytes::mib(24), Bytes::mib(744)));
+        let wanted = "700.0 MiB of shared memory, 20.0 MiB of files, 24.0 MiB of private memory (stacks, small mappings, data, \
+                      generated code) (the largest: /memfd:java_heap (deleted), 690.0 MiB)";
+        assert_eq!(unpaged.text().as_deref(), Some(wanted));
+        assert!(unpaged.is_much(Bytes::mib(128)) && !unpaged.is_much(Bytes::gib(2)));
+    }
+
+    #[test]
+    fn what_every_program_has_is_not_worth_a_line() {
+        let small = Unpaged { file_bytes: Bytes::mib(8), private_bytes: Bytes::mib(3), ..Unpaged::default() };
+        assert_eq!((small.text(), small.is_much(Bytes::mib(2))), (None, false));
+        let libraries = Unpaged { file_bytes: Bytes::mib(40), ..Unpaged::default() };
+        assert!(libraries.text().is_some() && !libraries.is_much(Bytes::mib(2)));
+        let index = Unpaged { file_bytes: Bytes::mib(400), ..Unpaged::default() };
+        assert!(index.is_much(Bytes::mib(64)) && !index.is_much(Bytes::mib(512)));
+    }
+}

@@ -1,0 +1,83 @@
+//! Memory of a process that `masu attach` does not take, because it is not anonymous: shared memory, reserved huge pages
+//! and files.
+
+use linux::mounts::Table;
+use linux::smaps::{self, kinds};
+use linux::{Pid, Untrusted};
+use serde::Serialize;
+use units::Bytes;
+
+use crate::HOST;
+
+/// Less than one window is not worth a line.
+const SHOWN_MIN: Bytes = Bytes::mib(2);
+
+/// Files below this size are not worth a line.
+const FILES_MIN: Bytes = Bytes::mib(16);
+
+/// Resident memory that is not anonymous.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Elsewhere {
+    /// Shared memory: memfd, System V, shared anonymous mappings, tmpfs.
+    shared_bytes: Bytes,
+    /// Reserved huge pages (hugetlbfs).
+    hugetlb_bytes: Bytes,
+    /// Page cache of mapped files.
+    file_bytes: Bytes,
+    /// Name of the largest of these objects.
+    largest_object: Option<Untrusted>,
+    /// Its resident size.
+    largest_object_bytes: Bytes,
+}
+
+/// Reads the memory of a process; zeros when it has ended.
+pub fn of(pid: Pid) -> Elsewhere {
+    let details = smaps::details(&*HOST, pid).unwrap_or_default();
+    let mounts = Table::read(&*HOST, "self").unwrap_or_default();
+    let kinds = kinds::kinds(&details, |device| mounts.is_in_memory(device));
+    let (name, bytes) = kinds.largest.map_or((None, Bytes(0)), |(name, bytes)| (Some(name), bytes));
+    Elsewhere {
+        shared_bytes: kinds.shared,
+        hugetlb_bytes: kinds.hugetlb,
+        file_bytes: kinds.files,
+        largest_object: name,
+        largest_object_bytes: bytes,
+    }
+}
+
+impl Elsewhere {
+    /// The line; `None` if all of it is small.
+    pub fn text(&self) -> Option<String> {
+        let kinds = [
+            (self.shared_bytes, SHOWN_MIN, "of shared memory"),
+            (self.hugetlb_bytes, SHOWN_MIN, "of reserved huge pages"),
+            (self.file_bytes, FILES_MIN, "of files"),
+        ];
+        let said = kinds.into_iter().filter(|(bytes, least, _)| bytes >= least);
+        let said: Vec<String> = said.map(|(bytes, _, kind)| format!("{bytes} {kind}")).collect();
+        let largest = self.largest_object.as_ref();
+        let largest =
+            largest.map_or(String::new(), |name| format!(" (the largest: {name}, {})", self.largest_object_bytes));
+        (!said.is_empty()).then(|| format!("left out, because it is not anonymous: {}{largest}", said.join(", ")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_is_not_anonymous_is_named_with_its_size() {
+        let heap = Elsewhere {
+            shared_bytes: Bytes::mib(700),
+            file_bytes: Bytes::mib(10),
+            largest_object: Some("/memfd:java_heap (deleted)".into()),
+            largest_object_bytes: Bytes::mib(690),
+            ..Elsewhere::default()
+        };
+        let wanted = "left out, because it is not anonymous: 700.0 MiB of shared memory (the largest: /memfd:java_heap \
+                      (deleted), 690.0 MiB)";
+        assert_eq!(heap.text().as_deref(), Some(wanted));
+        assert_eq!(Elsewhere { file_bytes: Bytes::mib(10), ..Elsewhere::default() }.text(), None);
+    }
+}
