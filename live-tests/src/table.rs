@@ -5,7 +5,7 @@ use crate::host::LiveTest;
 
 /// The tests of each file in `cases/`, in the order of a run. The compiler reports a list that is missing here, and a
 /// test that is missing in the list of its file.
-const FILES: [&[LiveTest]; 66] = [
+const FILES: [&[LiveTest]; 67] = [
     cases::target_process::TESTS,
     cases::setting::TESTS,
     cases::collapse::TESTS,
@@ -54,6 +54,7 @@ const FILES: [&[LiveTest]; 66] = [
     cases::run_behaviour::TESTS,
     cases::run_dangers::TESTS,
     cases::run_hard::TESTS,
+    cases::run_processes::TESTS,
     cases::run_programs::TESTS,
     cases::run_local::TESTS,
     cases::run_local_children::TESTS,

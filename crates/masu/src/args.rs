@@ -113,7 +113,7 @@ Examples:
   masu run --local 10% --store redis://node1:6379 -- ./solver input
   masu run --local 4GiB --unit 64KiB --report - -- ./solver input
 
-On huge pages with --huge touch: mmap, brk, malloc (glibc by its own tunable; jemalloc, mimalloc and
+On huge pages with --huge touch: mmap, brk, malloc (glibc by its own parameter; jemalloc, mimalloc and
 tcmalloc by their mappings), .data and .bss of the program and its libraries. Not on huge pages:
 shared memory, files, and with glibc the stacks of threads, which need --stack.
 

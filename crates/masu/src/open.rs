@@ -299,7 +299,7 @@ mod tests {
             "masu: cannot change process 42: it is traced by process 9 already\n    \
              One at a time can: end process 9 (a debugger, strace) or have it let go."
         );
-        // What needs no call in it can be done all the same.
+        // Splitting from outside needs no call in it.
         assert_eq!(judge(Pid(42), &traced, Purpose::Change), Ok(()));
         let filtered = Status { seccomp: Seccomp::Filtered, ..program() };
         assert_eq!(may_call(Pid(42), &filtered), Ok(()), "judged at the call");

@@ -12,6 +12,7 @@
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 
+pub mod image;
 pub mod placement;
 pub mod settings;
 pub mod status_page;

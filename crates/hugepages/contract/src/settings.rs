@@ -16,11 +16,11 @@ pub const DISABLE: &str = "MASU_DISABLE";
 /// The loader's list of libraries to load first. Ours is first in it.
 pub const PRELOAD: &str = "LD_PRELOAD";
 
-/// The C library's list of tunables. Ours is first in it.
+/// The C library's list of tunables.
 pub const TUNABLES: &str = "GLIBC_TUNABLES";
 
-/// Makes the C library's malloc advise its own memory and grow by whole windows (glibc 2.35 and newer).
-pub const TUNABLE: &str = "glibc.malloc.hugetlb=1";
+/// Tunable by which the C library's malloc asks for huge pages. masu does not set it: children would inherit it.
+pub const TUNABLE: &str = "glibc.malloc.hugetlb";
 
 /// The request. `status_page`, its path, borrows from the variable's text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,6 +35,8 @@ pub struct Settings<'a> {
     pub alone: bool,
     /// Wait at exit until masu has counted the memory a last time.
     pub last_count: bool,
+    /// The C library's malloc, too.
+    pub malloc: bool,
     /// Page sizes available.
     pub sizes: Sizes,
     /// Path of the status page.
@@ -51,6 +53,7 @@ impl<'a> Settings<'a> {
                     "align" => settings.align = true,
                     "stack" => settings.stack = true,
                     "code" => settings.code = true,
+                    "malloc" => settings.malloc = true,
                     "alone" => settings.alone = true,
                     "last-look" => settings.last_count = true,
                     _ => return None,
@@ -75,6 +78,7 @@ impl fmt::Display for Settings<'_> {
             (self.stack, "stack,"),
             (self.code, "code,"),
             (self.alone, "alone,"),
+            (self.malloc, "malloc,"),
             (self.last_count, "last-look,"),
         ];
         for (_, word) in words.iter().filter(|(is_set, _)| *is_set) {
@@ -103,12 +107,13 @@ mod tests {
             stack: false,
             code: true,
             alone: false,
+            malloc: true,
             last_count: true,
             sizes: Sizes::NONE.with(Size::HUGE).with(Size::of_kib(64).unwrap()),
             status_page: Some("/proc/77/fd/9"),
         };
         let text = settings.to_string();
-        assert_eq!(text, "align,code,last-look,sizes=2048+64,board=/proc/77/fd/9");
+        assert_eq!(text, "align,code,malloc,last-look,sizes=2048+64,board=/proc/77/fd/9");
         assert_eq!(Settings::parse(&text), Some(settings));
         assert_eq!(Settings::parse(""), Some(Settings::default()));
     }

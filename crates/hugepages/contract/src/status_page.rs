@@ -9,6 +9,8 @@
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
+use crate::image::LeftOut;
+
 /// Name of the memfd: `/proc/PID/maps` shows it as `/memfd:masu-board (deleted)`.
 pub const NAME: &str = "masu-board";
 
@@ -35,6 +37,7 @@ const RESERVED_BEFORE: usize = 5;
 const ALIGNED_BEFORE: usize = 6;
 const CODE_BEFORE: usize = 7;
 const CLOSED: usize = 3;
+const LEFT_OUT: usize = 8;
 
 /// Kinds of memory that the library reserves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,6 +173,16 @@ impl<'a> StatusPage<'a> {
     /// Processes without a free slot.
     pub fn refused(&self) -> u32 {
         self.words[REFUSED].load(Relaxed)
+    }
+
+    /// Counts a program that was started without the library.
+    pub fn count_left_out(&self, why: LeftOut) {
+        self.words[LEFT_OUT + why as usize].fetch_add(1, Relaxed);
+    }
+
+    /// Programs that were started without the library for this reason.
+    pub fn left_out(&self, why: LeftOut) -> u32 {
+        self.words[LEFT_OUT + why as usize].load(Relaxed)
     }
 
     /// Slot with this number.
@@ -414,6 +427,18 @@ mod tests {
         }
         assert!(page.take_slot(77_777, Switches::new(true)).is_none());
         assert_eq!(page.refused(), 1);
+    }
+
+    #[test]
+    fn programs_that_are_left_out_are_counted_by_reason() {
+        let words = words();
+        let page = StatusPage::new(&words).unwrap();
+        page.count_left_out(LeftOut::Sanitizer);
+        page.count_left_out(LeftOut::Privileged);
+        page.count_left_out(LeftOut::Privileged);
+        let counted: Vec<u32> = LeftOut::ALL.iter().map(|why| page.left_out(*why)).collect();
+        assert_eq!(counted, [1, 0, 0, 0, 0, 0, 2]);
+        assert_eq!((page.processes(), page.slots_in_use().count()), (0, 0));
     }
 
     #[test]

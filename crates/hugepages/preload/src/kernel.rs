@@ -135,6 +135,64 @@ pub fn map_file(path: &core::ffi::CStr, bytes: usize) -> Option<usize> {
     mapped(start)
 }
 
+/// Opens a file to be read.
+pub fn open(path: &core::ffi::CStr) -> Option<c_int> {
+    // SAFETY: a path that ends in a zero byte.
+    let fd = unsafe {
+        libc::syscall(
+            libc::SYS_openat,
+            libc::AT_FDCWD,
+            path.as_ptr(),
+            libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK,
+        )
+    };
+    c_int::try_from(fd).ok().filter(|fd| *fd >= 0)
+}
+
+/// Opens a file to be read, with the arguments of the loader.
+pub fn open_as_loader(path: &core::ffi::CStr) -> Option<c_int> {
+    // SAFETY: a path that ends in a zero byte.
+    let fd =
+        unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
+    c_int::try_from(fd).ok().filter(|fd| *fd >= 0)
+}
+
+/// Closes a file of ours.
+pub fn close(fd: c_int) {
+    // SAFETY: the caller's own.
+    unsafe { libc::syscall(libc::SYS_close, wide(fd)) };
+}
+
+/// Reads on; `None` after a failure.
+pub fn read(fd: c_int, into: &mut [u8]) -> Option<usize> {
+    // SAFETY: fills the given bytes at most.
+    usize::try_from(unsafe { libc::syscall(libc::SYS_read, wide(fd), into.as_mut_ptr(), into.len()) }).ok()
+}
+
+/// Reads from an offset; 0 after a failure.
+pub fn read_at(fd: c_int, into: &mut [u8], at: u64) -> usize {
+    // SAFETY: fills the given bytes at most.
+    let length = unsafe { libc::syscall(libc::SYS_pread64, wide(fd), into.as_mut_ptr(), into.len(), at) };
+    usize::try_from(length).map_or(0, |length| length)
+}
+
+/// Whether executing the file would give another user or group.
+pub fn gives_privileges(fd: c_int) -> bool {
+    // SAFETY: zeros are a value of it; the call fills it.
+    unsafe {
+        let mut about: libc::stat = core::mem::zeroed();
+        if libc::syscall(libc::SYS_fstat, wide(fd), &raw mut about) != 0 {
+            return false;
+        }
+        let set_user =
+            about.st_mode & libc::S_ISUID != 0 && i64::from(about.st_uid) != libc::syscall(libc::SYS_geteuid);
+        let set_group = about.st_mode & libc::S_ISGID != 0
+            && about.st_mode & libc::S_IXGRP != 0
+            && i64::from(about.st_gid) != libc::syscall(libc::SYS_getegid);
+        set_user || set_group
+    }
+}
+
 /// Wakes all waiters on a word of shared memory.
 pub fn wake(word: &AtomicU32) {
     // SAFETY: a word that is mapped for as long as the borrow.

@@ -4,7 +4,7 @@
 //! slot on the shared status page, and advises the existing mappings: the programs' own data (`image.rs`), text and
 //! the stack if requested. From then on it intercepts the calls by which programs get memory. A large mapping is
 //! placed so that more of it can be huge, and advised; the kernel gives the huge page at the first touch. The C
-//! library's own malloc does not pass here: its tunable, in the environment, makes it do the same (`heap.rs`).
+//! library's own malloc does not pass here: a parameter makes it do the same (`heap.rs`).
 //!
 //! Rules: a hook allocates nothing, takes no lock, prints nothing, makes only the calls in `kernel.rs`, keeps errno,
 //! and returns exactly the kernel's answer, except for the address where the program left it to the kernel. In doubt
@@ -12,9 +12,11 @@
 
 #![no_std]
 
+mod exec;
 mod heap;
 mod image;
 mod kernel;
+mod mapping_budget;
 mod next;
 mod reservation;
 mod stack;
@@ -77,7 +79,7 @@ pub unsafe extern "C" fn mmap(
         // Another preloaded library with this hook must see the original call.
         STATE.align() && foreign.is_none(),
     );
-    if !placement.advise {
+    if !placement.advise || !mapping_budget::may_serve() {
         return pointer(plain());
     }
     // Pages populated before the advice would be small ones.
@@ -162,6 +164,7 @@ pub unsafe extern "C" fn mremap(
     let (old, place) = (old.expose_provenance(), place.expose_provenance());
     let grows = flags == libc::MREMAP_MAYMOVE && bytes > old_bytes && old_bytes != 0;
     let size = STATE.sizes().largest_within(bytes).filter(|_| grows && STATE.align() && reservation::may_place());
+    let size = size.filter(|_| mapping_budget::may_serve());
     // SAFETY: the caller's, with fewer flags.
     let grown = size.and_then(|size| unsafe { grow(old, old_bytes, bytes, size) });
     // SAFETY: the caller's.
@@ -263,11 +266,38 @@ pub unsafe extern "C" fn pthread_create(
 /// As prctl(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn prctl(operation: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
-    if matches!(operation, libc::PR_SET_NO_NEW_PRIVS | libc::PR_SET_SECCOMP) {
-        STATE.stop();
-    }
+    before_sandbox(operation);
     // SAFETY: the caller's.
     unsafe { next::prctl(operation, a, b, c, d) }
+}
+
+/// Leaves a program alone that is about to enter a sandbox.
+fn before_sandbox(operation: c_int) {
+    if matches!(operation, libc::PR_SET_NO_NEW_PRIVS | libc::PR_SET_SECCOMP) {
+        STATE.stop();
+        heap::stop();
+    }
+    if operation == libc::PR_SET_SECCOMP {
+        exec::set_sandboxed();
+    }
+}
+
+/// syscall(3), by which libraries call seccomp(2). (In C the number of arguments depends on the call; reading more of
+/// them than there are reads registers and the stack.)
+///
+/// # Safety
+/// As the call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
+    match number {
+        // SECCOMP_SET_MODE_STRICT and _FILTER.
+        libc::SYS_seccomp if a & 0xffff_ffff <= 1 => before_sandbox(libc::PR_SET_SECCOMP),
+        #[expect(clippy::cast_possible_truncation, reason = "the kernel reads an int")]
+        libc::SYS_prctl => before_sandbox(a as c_int),
+        _ => {}
+    }
+    // SAFETY: the caller's.
+    unsafe { next::syscall(number, a, b, c, d, e, f) }
 }
 
 fn heap_end() -> usize {

@@ -3,7 +3,7 @@
 //! Looked up once at the start. A call before that (from another library's start) looks up by itself; dlsym of an
 //! existing function allocates nothing.
 
-use core::ffi::{CStr, c_int, c_void};
+use core::ffi::{CStr, c_char, c_int, c_long, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 /// Start function of a thread.
@@ -13,6 +13,14 @@ static BRK: Next = Next::of(c"brk");
 static SBRK: Next = Next::of(c"sbrk");
 static PTHREAD_CREATE: Next = Next::of(c"pthread_create");
 static PRCTL: Next = Next::of(c"prctl");
+static SYSCALL: Next = Next::of(c"syscall");
+static EXECVE: Next = Next::of(c"execve");
+static FEXECVE: Next = Next::of(c"fexecve");
+static EXECVPE: Next = Next::of(c"execvpe");
+static POSIX_SPAWN: Next = Next::of(c"posix_spawn");
+static POSIX_SPAWNP: Next = Next::of(c"posix_spawnp");
+
+type Strings = *const *const c_char;
 
 /// mmap and mremap of another preloaded library, which must see the calls that it hooks; null without one.
 static FOREIGN_MMAP: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
@@ -144,4 +152,113 @@ pub fn optional(name: &CStr) -> Option<*mut c_void> {
     // SAFETY: a name that ends in a zero byte.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
     (!found.is_null()).then_some(found)
+}
+
+/// syscall(3).
+///
+/// # Safety
+/// As the call.
+pub unsafe fn syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
+    type Call = unsafe extern "C" fn(c_long, usize, usize, usize, usize, usize, usize) -> c_long;
+    let next = SYSCALL.get();
+    if next.is_null() {
+        return -1;
+    }
+    // SAFETY: the C library's syscall; it reads six arguments in any case.
+    let next: Call = unsafe { core::mem::transmute(next) };
+    // SAFETY: the caller's.
+    unsafe { next(number, a, b, c, d, e, f) }
+}
+
+/// execve(3).
+///
+/// # Safety
+/// As execve(3).
+pub unsafe fn execve(path: *const c_char, arguments: Strings, environment: Strings) -> c_int {
+    let next = EXECVE.get();
+    if next.is_null() {
+        return -1;
+    }
+    // SAFETY: the C library's execve, whose type this is.
+    let next: unsafe extern "C" fn(*const c_char, Strings, Strings) -> c_int = unsafe { core::mem::transmute(next) };
+    // SAFETY: the caller's.
+    unsafe { next(path, arguments, environment) }
+}
+
+/// fexecve(3).
+///
+/// # Safety
+/// As fexecve(3).
+pub unsafe fn fexecve(fd: c_int, arguments: Strings, environment: Strings) -> c_int {
+    let next = FEXECVE.get();
+    if next.is_null() {
+        return -1;
+    }
+    // SAFETY: the C library's fexecve, whose type this is.
+    let next: unsafe extern "C" fn(c_int, Strings, Strings) -> c_int = unsafe { core::mem::transmute(next) };
+    // SAFETY: the caller's.
+    unsafe { next(fd, arguments, environment) }
+}
+
+/// execvpe(3).
+///
+/// # Safety
+/// As execvpe(3).
+pub unsafe fn execvpe(name: *const c_char, arguments: Strings, environment: Strings) -> c_int {
+    let next = EXECVPE.get();
+    if next.is_null() {
+        return -1;
+    }
+    // SAFETY: the C library's execvpe, whose type this is.
+    let next: unsafe extern "C" fn(*const c_char, Strings, Strings) -> c_int = unsafe { core::mem::transmute(next) };
+    // SAFETY: the caller's.
+    unsafe { next(name, arguments, environment) }
+}
+
+/// posix_spawn(3).
+///
+/// # Safety
+/// As posix_spawn(3).
+pub unsafe fn posix_spawn(
+    pid: *mut libc::pid_t,
+    file: *const c_char,
+    actions: *const c_void,
+    attributes: *const c_void,
+    arguments: Strings,
+    environment: Strings,
+) -> c_int {
+    type Spawn =
+        unsafe extern "C" fn(*mut libc::pid_t, *const c_char, *const c_void, *const c_void, Strings, Strings) -> c_int;
+    let next = POSIX_SPAWN.get();
+    if next.is_null() {
+        return libc::ENOSYS;
+    }
+    // SAFETY: the C library's posix_spawn, whose type this is.
+    let next: Spawn = unsafe { core::mem::transmute(next) };
+    // SAFETY: the caller's.
+    unsafe { next(pid, file, actions, attributes, arguments, environment) }
+}
+
+/// posix_spawnp(3).
+///
+/// # Safety
+/// As posix_spawnp(3).
+pub unsafe fn posix_spawnp(
+    pid: *mut libc::pid_t,
+    file: *const c_char,
+    actions: *const c_void,
+    attributes: *const c_void,
+    arguments: Strings,
+    environment: Strings,
+) -> c_int {
+    type Spawn =
+        unsafe extern "C" fn(*mut libc::pid_t, *const c_char, *const c_void, *const c_void, Strings, Strings) -> c_int;
+    let next = POSIX_SPAWNP.get();
+    if next.is_null() {
+        return libc::ENOSYS;
+    }
+    // SAFETY: the C library's posix_spawnp, whose type this is.
+    let next: Spawn = unsafe { core::mem::transmute(next) };
+    // SAFETY: the caller's.
+    unsafe { next(pid, file, actions, attributes, arguments, environment) }
 }

@@ -12,7 +12,7 @@ use contract::settings::{self, Settings};
 use contract::status_page::{self, Code, Stage};
 
 use crate::state::STATE;
-use crate::{heap, image, kernel, next, stack};
+use crate::{exec, heap, image, kernel, mapping_budget, next, stack};
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -45,16 +45,26 @@ struct Environment(*const *mut c_char);
 /// # Safety
 /// Called by the loader, with the program's arguments and its environment.
 unsafe extern "C" fn begin(_: c_int, _: *const *mut c_char, environment: *const *mut c_char) {
-    next::find();
     let environment = Environment(environment);
+    if environment.find(settings::VARIABLE).is_none() {
+        next::find();
+        return;
+    }
+    // First of all: under a filter nothing may be called but what the loader has called just before.
+    if !is_free_of_filters() {
+        exec::set_sandboxed();
+        return;
+    }
+    next::find();
     kernel::keeping_errno(|| {
         let variable = |name| environment.find(name);
         let disabled = variable(settings::DISABLE).is_some_and(|(_, value)| !matches!(value.to_bytes(), b"" | b"0"));
         let Some((start, asked)) = variable(settings::VARIABLE).filter(|_| !disabled) else { return };
         let Some(asked) = asked.to_str().ok().and_then(Settings::parse) else { return };
-        if variable(settings::TUNABLES).is_some() {
-            heap::read_tunables();
+        if asked.malloc {
+            heap::ask();
         }
+        mapping_budget::begin();
         STATE.begin(asked.sizes, asked.align, asked.stack);
         if let Some(start) = asked.status_page.and_then(map_status_page) {
             LAST_COUNT.store(asked.last_count, Relaxed);
@@ -78,6 +88,22 @@ unsafe extern "C" fn begin(_: c_int, _: *const *mut c_char, environment: *const 
             serve_no_children(environment, start);
         }
     });
+}
+
+/// Whether no seccomp filter judges the calls of this process. It is read by calls that the loader makes for each
+/// library: openat, read and close; prctl and seccomp may be forbidden. In doubt there is a filter.
+fn is_free_of_filters() -> bool {
+    let Some(fd) = kernel::open_as_loader(c"/proc/self/status") else { return false };
+    let mut text = [0; 4096];
+    let mut length = 0;
+    while let Some(more @ 1..) = text.get_mut(length..).and_then(|rest| kernel::read(fd, rest)) {
+        length += more;
+    }
+    kernel::close(fd);
+    let lines = text.get(..length).unwrap_or_default().split(|byte| *byte == b'\n');
+    let mut mode = lines.filter_map(|line| line.strip_prefix(b"Seccomp:"));
+    // A kernel without filters has no such line.
+    length > 0 && mode.next().is_none_or(|mode| mode.trim_ascii() == b"0")
 }
 
 /// Gives masu, which waits on the futex word, time for a last count of huge memory; limited, and only if masu
@@ -206,16 +232,10 @@ fn register_fork_handler() {
 fn serve_no_children(environment: Environment, asked: *mut c_char) {
     // SAFETY: the entry that `find` found, `MASU_TOUCH=…`.
     unsafe { cut_value(asked, settings::VARIABLE, |_| usize::MAX) };
-    for (name, ours) in [(settings::PRELOAD, None), (settings::TUNABLES, Some(settings::TUNABLE))] {
-        let Some((entry, _)) = environment.find(name) else { continue };
-        let first = |value: &[u8]| {
-            let end = value.iter().position(|byte| *byte == b':').unwrap_or(value.len());
-            let is_ours = ours.is_none_or(|ours| value[..end] == *ours.as_bytes());
-            if is_ours { end + 1 } else { 0 }
-        };
-        // SAFETY: the entry that `find` found.
-        unsafe { cut_value(entry, name, first) };
-    }
+    let Some((entry, _)) = environment.find(settings::PRELOAD) else { return };
+    let first = |value: &[u8]| value.iter().position(|byte| *byte == b':').unwrap_or(value.len()) + 1;
+    // SAFETY: the entry that `find` found.
+    unsafe { cut_value(entry, settings::PRELOAD, first) };
 }
 
 /// Cuts the first `cut(value)` bytes of a variable's value.

@@ -88,6 +88,10 @@ fn started(task: &RunTask, relay: Relay) -> Result<ExitCode, NotStarted> {
             stack: task.stack,
             code: task.code,
             alone: task.no_children,
+            // As the C library itself decides: under `always` it has nothing to ask for.
+            malloc: sizes.contains(contract::placement::Size::HUGE)
+                && host.as_ref().is_some_and(|host| host.enabled == thp::Enabled::Madvise)
+                && !environment::has_chosen_malloc(|name| std::env::var_os(name)),
             last_count: wanted.report,
             sizes,
             status_page: Some(&status_page),
@@ -249,6 +253,8 @@ fn fill(report: &mut Report, seen: Seen, notes: Vec<String>, outcome: Result<Opt
     report.rss_peak_bytes = report.rss_peak_bytes.max(seen.rss_peak);
     report.notes = notes;
     report.notes.extend(seen.forbidden.values().take(FORBIDDING_SHOWN).cloned());
+    report.left_out = seen.left_out;
+    report.notes.extend(report.left_out_note());
     if seen.lost {
         report.notes.push("the counts of this run are lost: the thread that watched it failed".to_owned());
     }

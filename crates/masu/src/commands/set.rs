@@ -133,7 +133,7 @@ fn set(pid: Pid, wish: &Wish) -> Result<Report, Failure> {
         let wanted = if on { HugePages::Allowed } else { HugePages::Forbidden };
         if found.huge_pages != wanted {
             match forbid(pid, &found, !on) {
-                // What needs no call in the process is done: its huge pages are split from outside.
+                // Splitting its huge pages needs no call in the process.
                 Err((failure, false)) if !on => not_set = Some(failure),
                 other => other.map_err(|(failure, _)| failure)?,
             }

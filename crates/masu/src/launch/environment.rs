@@ -59,18 +59,12 @@ pub fn variables(library: &Path, settings: &Settings<'_>, now: impl Fn(&str) -> 
         }
         Some(value)
     };
-    let mut variables =
-        vec![(PRELOAD, with(library.as_os_str(), rest_of(PRELOAD))), (VARIABLE, Some(settings.to_string().into()))];
-    let tunables = rest_of(TUNABLES);
-    let name = TUNABLE.split('=').next().unwrap_or(TUNABLE).as_bytes();
-    let chosen = |tunables: &OsString| parts(tunables).any(|tunable| tunable.starts_with(name));
-    // The user's choice stays.
-    if tunables.as_ref().is_some_and(chosen) {
-        variables.push((TUNABLES, tunables));
-    } else {
-        variables.push((TUNABLES, with(OsStr::new(TUNABLE), tunables)));
-    }
-    variables
+    vec![(PRELOAD, with(library.as_os_str(), rest_of(PRELOAD))), (VARIABLE, Some(settings.to_string().into()))]
+}
+
+/// Whether the user has chosen by himself how malloc uses huge pages.
+pub fn has_chosen_malloc(now: impl Fn(&str) -> Option<OsString>) -> bool {
+    now(TUNABLES).is_some_and(|tunables| parts(&tunables).any(|tunable| tunable.starts_with(TUNABLE.as_bytes())))
 }
 
 /// Variables to set for a paged program. The store's password is masu's: neither the program nor its children get it.
@@ -107,8 +101,7 @@ pub fn without_ours(now: impl Fn(&str) -> Option<OsString>) -> Vec<Change> {
         (name, (!rest.is_empty()).then(|| OsString::from_vec(rest)))
     };
     let is_library = |part: &[u8]| Path::new(OsStr::from_bytes(part)).file_name() == Some(OsStr::new(NAME));
-    let is_tunable = |part: &[u8]| part == TUNABLE.as_bytes();
-    vec![(VARIABLE, None), without(PRELOAD, &is_library), without(TUNABLES, &is_tunable)]
+    vec![(VARIABLE, None), without(PRELOAD, &is_library)]
 }
 
 fn parts(value: &OsString) -> impl Iterator<Item = &[u8]> {
@@ -139,12 +132,8 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_environment_gets_three_variables() {
-        let wanted = [
-            ("LD_PRELOAD", "/lib/masu.so"),
-            ("MASU_TOUCH", "align,sizes=2048"),
-            ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"),
-        ];
+    fn a_plain_environment_gets_two_variables() {
+        let wanted = [("LD_PRELOAD", "/lib/masu.so"), ("MASU_TOUCH", "align,sizes=2048")];
         assert_eq!(made(&[]), wanted.map(|(name, value)| (name, value.to_owned())));
         assert_eq!(made(&[("LD_PRELOAD", "")])[0].1, "/lib/masu.so");
     }
@@ -153,27 +142,24 @@ mod tests {
     fn what_was_there_stays_behind_ours() {
         let made = made(&[("LD_PRELOAD", "/a.so:/b.so"), ("GLIBC_TUNABLES", "glibc.malloc.check=1")]);
         assert_eq!(made[0].1, "/lib/masu.so:/a.so:/b.so");
-        assert_eq!(made[2].1, "glibc.malloc.hugetlb=1:glibc.malloc.check=1");
+        assert_eq!(made.len(), 2, "children inherit tunables: masu sets none");
     }
 
     #[test]
     fn a_tunable_that_the_user_chose_is_kept() {
-        assert_eq!(made(&[("GLIBC_TUNABLES", "glibc.malloc.hugetlb=2")])[2].1, "glibc.malloc.hugetlb=2");
+        let chosen = |value: &str| has_chosen_malloc(|_| Some(value.into()));
+        assert!(chosen("glibc.malloc.hugetlb=2") && chosen("glibc.malloc.check=1:glibc.malloc.hugetlb=0"));
+        assert!(!chosen("glibc.malloc.check=1") && !has_chosen_malloc(|_| None));
     }
 
     #[test]
     fn within_a_run_what_the_outer_one_added_is_taken_away() {
-        let outer = [
-            ("LD_PRELOAD", "/usr/lib/masu/libmasu-preload.so:/a.so"),
-            ("MASU_TOUCH", "align,sizes=2048"),
-            ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"),
-        ];
+        let outer = [("LD_PRELOAD", "/usr/lib/masu/libmasu-preload.so:/a.so"), ("MASU_TOUCH", "align,sizes=2048")];
         let find = |name: &str| outer.iter().find(|(known, _)| *known == name).map(|(_, value)| value.into());
-        let changes = [("MASU_TOUCH", None), ("LD_PRELOAD", Some("/a.so".into())), ("GLIBC_TUNABLES", None)];
+        let changes = [("MASU_TOUCH", None), ("LD_PRELOAD", Some("/a.so".into()))];
         assert_eq!(without_ours(find), changes);
         assert_eq!(without_ours(|_| None), []);
         assert_eq!(made(&outer)[0].1, "/lib/masu.so:/a.so");
-        assert_eq!(made(&outer)[2].1, "glibc.malloc.hugetlb=1");
     }
 
     #[test]

@@ -323,11 +323,11 @@ impl Tracee {
 pub(super) fn skipping_call(filters: &[Filter], info: &SystemCallInfo) -> i64 {
     const CANDIDATES: [i64; 5] = [-1, libc::SYS_getpid, libc::SYS_gettid, libc::SYS_sched_yield, libc::SYS_getppid];
     let answers = |number: &i64| {
-        let number = i32::try_from(*number).unwrap_or(-1);
+        let number = cast::saturated(*number);
         seccomp_filter::action(filters, &SystemCall { number, ..info.for_filters() })
     };
     // No effect is worse than a kill: any answer but that.
-    CANDIDATES.into_iter().max_by_key(|number| (answers(number).min(Action::Errno), *number == -1)).unwrap_or(-1)
+    CANDIDATES.into_iter().rev().max_by_key(|number| answers(number).min(Action::Errno)).unwrap_or(CANDIDATES[0])
 }
 
 /// Bit of a signal in a mask; none for 0, which is no signal.
@@ -406,8 +406,7 @@ impl SystemCallInfo {
     fn for_filters(&self) -> SystemCall {
         SystemCall {
             // The kernel's own cut: the number of a call is an int.
-            number: i32::try_from(self.number & u64::from(u32::MAX))
-                .unwrap_or_else(|_| cast::saturated::<_, i32>(self.number)),
+            number: cast::saturated(self.number.cast_signed()),
             arch: self.arch,
             instruction_pointer: self.instruction_pointer,
             arguments: self.arguments,

@@ -60,6 +60,9 @@ pub struct Report {
     /// The program itself is one of them.
     #[serde(default)]
     pub program_forbids: bool,
+    /// Programs that were started without the library, by reason: they ran as without masu.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub left_out: BTreeMap<String, u64>,
     /// Further notes.
     pub notes: Vec<String>,
 }
@@ -112,6 +115,7 @@ impl Report {
             returned_bytes: Bytes(0),
             forbidding_processes: 0,
             program_forbids: false,
+            left_out: BTreeMap::new(),
             notes: Vec::new(),
         }
     }
@@ -125,6 +129,14 @@ impl Report {
         for of in counted.small_sizes.iter().filter_map(|sizes| sizes.value()).flatten() {
             *self.small_sizes.entry(of.page_bytes).or_default() += of.allocated_pages;
         }
+    }
+
+    /// Line about the programs that were left out.
+    pub fn left_out_note(&self) -> Option<String> {
+        let all: u64 = self.left_out.values().sum();
+        let each: Vec<String> = self.left_out.iter().map(|(why, count)| format!("{count} {why}")).collect();
+        let programs = if all == 1 { "program" } else { "programs" };
+        (all > 0).then(|| format!("left out: {all} {programs} ({}), which ran as without masu", each.join(", ")))
     }
 
     /// Prints the report for people.

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use contract::image::LeftOut;
 use contract::status_page::{self, Code, ProcessSlot, Stage, StatusPage};
 use hugepages::count::{Counted, Counter};
 use hugepages::trim::Trimmer;
@@ -67,6 +68,8 @@ pub struct Seen {
     pub reserved_ever: u64,
     /// Notes about processes that had huge pages forbidden at their last count.
     pub forbidden: BTreeMap<Pid, String>,
+    /// Programs that were started without the library, by reason.
+    pub left_out: BTreeMap<String, u64>,
     /// The thread itself failed, and its counts are lost.
     pub lost: bool,
 }
@@ -243,6 +246,8 @@ fn watch(memory: &SharedMemory, wanted: Wanted, over: &AtomicBool) -> Seen {
     seen.processes = page.processes().into();
     (seen.aligned, seen.reserved_ever, seen.code) = (totals.aligned, totals.reserved, totals.code);
     seen.turned_away = page.refused();
+    let counted = LeftOut::ALL.iter().map(|why| (why.words().to_owned(), u64::from(page.left_out(*why))));
+    seen.left_out = counted.filter(|(_, count)| *count > 0).collect();
     seen
 }
 

@@ -1,0 +1,150 @@
+//! `masu run` and every kind of process: one that may have no huge pages, one in a sandbox, one that loads no library,
+//! one with many mappings.
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use serde_json::Value;
+
+use super::run::{Folder, Report, Result, run, said};
+use super::run_hard::compile;
+use super::{Outcome, no_automatic_huge_pages};
+use crate::host::{Host, LiveTest, tests};
+
+/// Tests of this file, and their requirements.
+pub(crate) const TESTS: &[LiveTest] = tests! {
+    run_processes requires [Root, MasuCommand, PreloadLibrary, HugePageModes, CCompiler];
+    an_inherited_prohibition_is_lifted_and_a_later_one_is_named;
+    a_child_whose_filter_kills_for_madvise_runs_as_alone;
+    children_that_cannot_be_served_are_left_out_and_counted;
+    a_program_with_many_mappings_gets_as_many_as_alone;
+};
+
+/// Prints the huge KiB of 64 MiB; with an argument it forbids huge pages first.
+const HUGE: &str = r#"
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+int main(int c, char **v) {
+    char line[256]; FILE *f; size_t n = 64 << 20;
+    if (c > 1) prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
+    memset(mmap(0, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), 1, n);
+    f = fopen("/proc/self/smaps_rollup", "r");
+    while (fgets(line, sizeof line, f)) if (!strncmp(line, "AnonHugePages:", 14)) fputs(line + 14, stdout);
+    return 0;
+}
+"#;
+
+/// A filter that kills for madvise; then it allocates, and executes its arguments.
+const SANDBOX: &str = r#"
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+int main(int c, char **v) {
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_madvise, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW) };
+    struct sock_fprog program = { 4, code };
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)) return 77;
+    if (*v[1] == 's' ? syscall(SYS_seccomp, 1, 0, &program) : prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) return 78;
+    for (int i = 0; i < 100; i++) memset(malloc(100000), 1, 100000);
+    memset(malloc(8 << 20), 1, 8 << 20);
+    execvp(v[2], v + 2);
+    return 79;
+}
+"#;
+
+/// Maps until it fails; prints the number.
+const MAPPINGS: &str = r#"
+#include <stdio.h>
+#include <sys/mman.h>
+int main(void) {
+    int n = 0;
+    while (n < 70000 && mmap(0, (2 << 20) + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) != MAP_FAILED) n++;
+    printf("%d\n", n);
+    return 0;
+}
+"#;
+
+fn reported(options: &[&str], command: &[&str], name: &str) -> Result<(Command, Report)> {
+    let report = Report::new(name);
+    let mut run = run(options, command)?;
+    // Behind `run`, where all options of masu stand.
+    let arguments: Vec<std::ffi::OsString> = run.get_args().skip(1).map(ToOwned::to_owned).collect();
+    let mut again = Command::new(run.get_program());
+    again.args(["run", "--report", report.path(), "--json"]).args(arguments);
+    std::mem::swap(&mut run, &mut again);
+    for name in ["LD_PRELOAD", "GLIBC_TUNABLES", "MASU_TOUCH", "MASU_DISABLE"] {
+        run.env_remove(name);
+    }
+    Ok((run, report))
+}
+
+fn an_inherited_prohibition_is_lifted_and_a_later_one_is_named(_: &Host) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let folder = Folder::make("processes-huge")?;
+    let program = compile(&folder, "cc", "huge", HUGE, &[])?;
+    let (mut command, report) = reported(&[], &[&program], "inherited")?;
+    // SAFETY: between fork and exec: a system call with numbers only.
+    unsafe {
+        command.pre_exec(|| {
+            libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0);
+            Ok(())
+        });
+    }
+    let lifted = said(&mut command)?;
+    let kib: u64 = lifted.out.split_whitespace().next().ok_or("no figure")?.parse()?;
+    assert!(kib >= 60 << 10, "{lifted:?}");
+    assert!(report.read()?["notes"].to_string().contains("masu lifted that"), "{lifted:?}");
+
+    let (mut command, report) = reported(&[], &[&program, "forbid"], "later")?;
+    let forbidden = said(&mut command)?;
+    assert_eq!(forbidden.out.split_whitespace().next(), Some("0"), "{forbidden:?}");
+    let report = report.read()?;
+    assert_eq!(report["program_forbids"], Value::Bool(true), "{report}");
+    assert_eq!(report["forbidding_processes"], Value::from(1), "{report}");
+    Ok(())
+}
+
+fn a_child_whose_filter_kills_for_madvise_runs_as_alone(_: &Host) -> Outcome {
+    let folder = Folder::make("processes-sandbox")?;
+    let program = compile(&folder, "cc", "sandbox", SANDBOX, &[])?;
+    for how in ["seccomp", "prctl"] {
+        for options in [&["-q"][..], &["-q", "--stack", "--code"]] {
+            let confined = said(&mut run(options, &[&program, how, "echo", "well"])?)?;
+            assert_eq!((confined.code(), confined.out.as_str()), (0, "well\n"), "{how} {options:?} {confined:?}");
+        }
+    }
+    Ok(())
+}
+
+fn children_that_cannot_be_served_are_left_out_and_counted(_: &Host) -> Outcome {
+    let folder = Folder::make("processes-left-out")?;
+    let sanitized = compile(&folder, "cc", "sanitized", HUGE, &["-fsanitize=address"])?;
+    let fixed = compile(&folder, "cc", "fixed", HUGE, &["-static"])?;
+    let script = format!("{sanitized} >&2 && env {sanitized} >&2 && {fixed} >&2 && echo well");
+    let (mut command, report) = reported(&[], &["/bin/sh", "-c", &script], "left-out")?;
+    let built = said(&mut command)?;
+    assert_eq!((built.code(), built.out.as_str()), (0, "well\n"), "{built:?}");
+    let report = report.read()?;
+    assert_eq!(report["left_out"]["with a sanitizer's runtime"], Value::from(2), "{report}");
+    assert_eq!(report["left_out"]["statically linked"], Value::from(1), "{report}");
+    Ok(())
+}
+
+fn a_program_with_many_mappings_gets_as_many_as_alone(_: &Host) -> Outcome {
+    let folder = Folder::make("processes-mappings")?;
+    let program = compile(&folder, "cc", "mappings", MAPPINGS, &[])?;
+    let alone = said(&mut Command::new(&program))?;
+    let served = said(&mut run(&["-q"], &[&program])?)?;
+    assert_eq!(served.out, alone.out, "{served:?}");
+    Ok(())
+}
