@@ -114,7 +114,18 @@ const WITHOUT_PROGRAMS: Duration = Duration::from_secs(10);
 /// Works on `targets` until the end that `s` names. A program that ends meanwhile, or that cannot be worked on any
 /// more ([`Target::failure`]), is left out from then on.
 pub fn attach(targets: &mut Vec<Target>, s: Settings, control: &mut dyn Control) {
-    Loop { targets, s, control, limiter: RateLimiter::default() }.run();
+    let end = match s.until {
+        Until::For(time) => Some(time),
+        Until::Settled if !s.dry_run => Some(settle_within(targets)),
+        Until::Settled | Until::Stopped => None,
+    };
+    Loop { targets, s, control, limiter: RateLimiter::default(), end }.run();
+}
+
+/// The longest run until settled: a program whose memory never comes to rest does not keep masu for ever.
+pub fn settle_within(targets: &[Target]) -> Duration {
+    let resident: u64 = targets.iter().map(|target| target.totals.rss_before.0).sum();
+    Duration::from_secs(180 + (resident >> 30))
 }
 
 /// A run of the loop.
@@ -124,6 +135,8 @@ struct Loop<'a> {
     control: &'a mut dyn Control,
     /// Rate of the promotions of this round.
     limiter: RateLimiter,
+    /// End of the run, after the start.
+    end: Option<Duration>,
 }
 
 impl Loop<'_> {
@@ -138,6 +151,9 @@ impl Loop<'_> {
                 self.round(watch);
             } else if self.control.expects_arrivals() && !self.control.has_arrivals() {
                 self.pause(WITHOUT_PROGRAMS);
+            }
+            if self.s.until == Until::Settled && !self.s.dry_run && self.has_programs() && self.is_settled() {
+                self.serve_waiting();
             }
             if self.is_over() || (self.s.dry_run && !matches!(self.s.until, Until::For(_))) {
                 return;
@@ -172,24 +188,23 @@ impl Loop<'_> {
         let more_may_arrive = self.control.has_arrivals() || self.control.expects_arrivals();
         let done = match self.s.until {
             Until::Settled => has_programs && self.is_settled(),
-            Until::For(time) => self.control.now() >= time,
-            Until::Stopped => false,
+            Until::For(_) | Until::Stopped => false,
         };
-        done || self.control.stop() || !(has_programs || more_may_arrive)
+        done || self.is_late() || self.control.stop() || !(has_programs || more_may_arrive)
     }
 
     /// Whether a stop, the end of the run or of all programs cuts the round short; having settled does not.
     fn is_cut_short(&self) -> bool {
-        let is_late = matches!(self.s.until, Until::For(end) if self.control.now() >= end);
-        is_late || self.control.stop() || !self.has_programs()
+        self.is_late() || self.control.stop() || !self.has_programs()
+    }
+
+    fn is_late(&self) -> bool {
+        self.end.is_some_and(|end| self.control.now() >= end)
     }
 
     /// Waits, but not beyond the end of the run.
     fn pause(&mut self, time: Duration) {
-        let left = match self.s.until {
-            Until::For(end) => end.saturating_sub(self.control.now()),
-            Until::Settled | Until::Stopped => time,
-        };
+        let left = self.end.map_or(time, |end| end.saturating_sub(self.control.now()));
         self.control.wait(time.min(left));
     }
 

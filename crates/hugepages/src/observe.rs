@@ -21,6 +21,10 @@ pub struct HugeWindow {
     /// It was asked to split and did not (locked memory), or was split before and became huge again without
     /// masu: it is left as it is.
     pub left_alone: bool,
+    /// Reason for which it did not split or could not be probed, when last asked.
+    pub kept: Option<Refusal>,
+    /// Rounds since then.
+    pub kept_rounds: u32,
     /// Number of splits by masu before it promoted the window again.
     pub times_split: u32,
 }
@@ -57,11 +61,42 @@ pub struct Observed {
     pub windows: Vec<WindowView>,
     /// Hot windows that can never be huge, with the reason.
     pub ineligible: BTreeMap<Window, Refusal>,
+    /// Memory in mappings without a window.
+    pub pieces: Pieces,
+}
+
+/// Private anonymous mappings with memory in them and without an aligned 2 MiB range: no huge page fits in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pieces {
+    /// Number of mappings.
+    pub mappings: u64,
+    /// Resident pages.
+    pub resident: Pages,
+}
+
+/// Sums up the mappings without a window.
+pub fn pieces(map: &AccessMap, mappings: &[Mapping]) -> Pieces {
+    let holds_no_window = |mapping: &&Mapping| mapping.range.whole_windows().len() == 0;
+    let small = mappings.iter().filter(|mapping| mapping.is_anonymous() && mapping.permissions.read);
+    let resident = small.filter(holds_no_window).map(|mapping| {
+        let parts = mapping.range.touched_windows().filter_map(|window| {
+            let at = map.windows.binary_search_by_key(&window, |heat| heat.window).ok()?;
+            let part = mapping.range.intersection(window.range())?;
+            let first = part.start().page_in_window();
+            let pages = first..first + units::cast::index(part.pages().0);
+            Some(map.windows[at].present.iter().filter(|page| pages.contains(page)).count() as u64)
+        });
+        parts.sum::<u64>()
+    });
+    resident.filter(|pages| *pages > 0).fold(Pieces::default(), |sum, pages| Pieces {
+        mappings: sum.mappings + 1,
+        resident: Pages(sum.resident.0 + pages),
+    })
 }
 
 /// Joins an access map with the mappings of the same moment. Windows without any mapping are left out.
 pub fn observe(map: &AccessMap, mappings: &[Mapping], states: &BTreeMap<Window, HugeWindow>, s: Settings) -> Observed {
-    let mut observed = Observed::default();
+    let mut observed = Observed { pieces: pieces(map, mappings), ..Observed::default() };
     let mut ahead = mappings;
     for heat in &map.windows {
         let range = heat.window.range();
@@ -161,6 +196,19 @@ mod tests {
         assert_eq!(observed.ineligible[&Window(5)], Refusal::NotAnonymous);
         assert_eq!(observed.ineligible[&Window(6)], Refusal::NotAnonymous);
         assert_eq!(observed.ineligible.len(), 3);
+    }
+
+    #[test]
+    fn memory_in_mappings_too_small_for_a_window_is_summed_up() {
+        // 256 KiB inside window 2; 1 MiB across windows 3 and 4; whole windows 5 and 6; a file.
+        let maps = mappings(
+            "440000-480000 rw-p 00000000 00:00 0 \n\
+             780000-880000 rw-p 00000000 00:00 0 \n\
+             a00000-e00000 rw-p 00000000 00:00 0 \n\
+             e00000-e40000 rw-p 00000000 08:01 77 /some/file\n",
+        );
+        assert_eq!(pieces(&all_hot(), &maps), Pieces { mappings: 2, resident: Pages(64 + 256) });
+        assert_eq!(pieces(&AccessMap::empty(Backend::BpfWalk), &maps), Pieces::default(), "nothing is in memory");
     }
 
     #[test]

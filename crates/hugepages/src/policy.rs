@@ -448,8 +448,9 @@ pub fn noise(scanned: u64, s: Settings) -> f64 {
     scanned as f64 * s.settle_noise.get()
 }
 
+/// Whether so few changes are noise.
 #[expect(clippy::cast_precision_loss, reason = "a ratio")]
-fn is_noise(changed: u64, noise: f64) -> bool {
+pub fn is_noise(changed: u64, noise: f64) -> bool {
     changed as f64 <= noise
 }
 

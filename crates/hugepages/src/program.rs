@@ -15,11 +15,13 @@ use access::residency::{Viewer, WindowState};
 use linux::maps::Mapping;
 use linux::preallocated_page;
 use linux::process_madvise::{Advice, advise};
-use linux::smaps::VmFlag;
+use linux::smaps::{VmFlag, VmFlags};
 use linux::{Error, KernelFiles, Pid, cgroup, maps, smaps, status};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use units::{AddressRange, Bytes, Window};
+
+use crate::refusal::Traits;
 
 use lazily_freed::LazilyFreed;
 
@@ -77,6 +79,11 @@ pub trait Program {
     /// dry run.
     fn forbids(&self, window: Window) -> bool;
 
+    /// Properties of the mapping around this window. Asked after a refusal.
+    fn traits(&self, window: Window) -> Traits {
+        Traits { forbidden: self.forbids(window), ..Traits::default() }
+    }
+
     /// Frames of a window; `None` where they are hidden, or after an exec.
     ///
     /// # Errors
@@ -120,6 +127,17 @@ struct Marked {
     unwanted: bool,
     /// Some of its pages were freed lazily.
     lazily_freed: bool,
+    traits: Traits,
+}
+
+fn traits_of(flags: VmFlags) -> Traits {
+    let watched = [VmFlag::UffdMissing, VmFlag::UffdWriteProtect, VmFlag::UffdMinor];
+    Traits {
+        forbidden: flags.contains(VmFlag::NoHugePage),
+        locked: flags.contains(VmFlag::Locked),
+        user_faults: watched.into_iter().any(|flag| flags.contains(flag)),
+        mergeable: flags.contains(VmFlag::Mergeable),
+    }
 }
 
 /// Validity of one reading of a cgroup's headroom, if it found more than could be used up meanwhile. It takes a
@@ -155,8 +173,9 @@ impl<F: KernelFiles> RunningProgram<F> {
             range: detail.mapping.range,
             unwanted: detail.flags.contains(VmFlag::NoHugePage),
             lazily_freed: detail.lazy_free.is_some_and(|bytes| bytes > Bytes(0)),
+            traits: traits_of(detail.flags),
         });
-        marked.filter(|one| one.unwanted || one.lazily_freed).collect()
+        marked.filter(|one| one.lazily_freed || one.traits != Traits::default()).collect()
     }
 
     /// Whether a mapping with this property overlaps a window.
@@ -251,6 +270,16 @@ impl<F: KernelFiles> Program for RunningProgram<F> {
 
     fn forbids(&self, window: Window) -> bool {
         self.is_marked(window, |one| one.unwanted && one.range.covers(window.range()))
+    }
+
+    fn traits(&self, window: Window) -> Traits {
+        let has = |property: &dyn Fn(&Traits) -> bool| self.is_marked(window, |one| property(&one.traits));
+        Traits {
+            forbidden: self.forbids(window),
+            locked: has(&|traits| traits.locked),
+            user_faults: has(&|traits| traits.user_faults),
+            mergeable: has(&|traits| traits.mergeable),
+        }
     }
 
     fn frames(&self, window: Window) -> Result<Option<WindowFrames>, Error> {

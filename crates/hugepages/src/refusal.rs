@@ -16,6 +16,8 @@ pub enum Refusal {
     Forbidden,
     /// A fork, or KSM, shares pages of it: a huge page would be a copy.
     Shared,
+    /// Its mapping is offered to KSM, and pages of it are shared.
+    Merged,
     /// Part of it is in swap.
     Swapped,
     /// It has guard pages.
@@ -35,7 +37,13 @@ pub enum Refusal {
     NoHugePage,
     /// EAGAIN: a page was in use for a moment.
     TryAgain,
-    /// EBUSY: a page is pinned or locked.
+    /// EAGAIN at several tries, rounds apart: pages of it have other users each time.
+    Pinned,
+    /// Locked in memory (mlock): the kernel neither probes nor splits it.
+    Locked,
+    /// userfaultfd reports faults there: the kernel fills in no page.
+    UserFaults,
+    /// EBUSY, or a huge page that did not split: a page has other users.
     Busy,
     /// EINVAL.
     Invalid,
@@ -64,6 +72,7 @@ impl Refusal {
             Refusal::CrossesMappings => "crosses-mappings",
             Refusal::Forbidden => "forbidden",
             Refusal::Shared => "shared",
+            Refusal::Merged => "merged",
             Refusal::Swapped => "swapped",
             Refusal::GuardPages => "guard-pages",
             Refusal::NotResident => "not-resident",
@@ -73,6 +82,9 @@ impl Refusal {
             Refusal::CgroupLimit => "cgroup-limit",
             Refusal::NoHugePage => "no-huge-page",
             Refusal::TryAgain => "try-again",
+            Refusal::Pinned => "pinned",
+            Refusal::Locked => "locked",
+            Refusal::UserFaults => "user-faults",
             Refusal::Busy => "busy",
             Refusal::Invalid => "invalid",
             Refusal::NotHugeAfterwards => "not-huge-afterwards",
@@ -87,6 +99,7 @@ impl Refusal {
             Refusal::CrossesMappings => "the mapping does not cover the whole 2 MiB window".to_owned(),
             Refusal::Forbidden => "the program used MADV_NOHUGEPAGE there".to_owned(),
             Refusal::Shared => "a forked child, or KSM, shares pages of it".to_owned(),
+            Refusal::Merged => "KSM merges pages there (MADV_MERGEABLE)".to_owned(),
             Refusal::Swapped => "part of it is in swap".to_owned(),
             Refusal::GuardPages => "it has guard pages".to_owned(),
             Refusal::NotResident => "none of its pages is in memory any more".to_owned(),
@@ -98,11 +111,37 @@ impl Refusal {
             Refusal::CgroupLimit => "no headroom in the program's memory cgroup".to_owned(),
             Refusal::NoHugePage => format!("the kernel found no free huge page ({})", symbol(Errno::NOMEM)),
             Refusal::TryAgain => format!("a page was in use for a moment ({})", symbol(Errno::AGAIN)),
-            Refusal::Busy => format!("a page is pinned or locked ({})", symbol(Errno::BUSY)),
+            Refusal::Pinned => {
+                format!("pages of it were in use at each try: pinned buffers, direct I/O ({})", symbol(Errno::AGAIN))
+            }
+            Refusal::Locked => "locked in memory (mlock): a split would return nothing".to_owned(),
+            Refusal::UserFaults => "userfaultfd reports faults there".to_owned(),
+            Refusal::Busy => "its pages have other users for the moment".to_owned(),
             Refusal::Invalid => format!("the kernel does not allow it there ({})", symbol(Errno::INVAL)),
             Refusal::NotHugeAfterwards => "the kernel reported success, and the window is not huge".to_owned(),
             Refusal::Other => "another answer of the kernel".to_owned(),
         }
+    }
+
+    /// Refined reason, after `tries` tries in different rounds, by the properties of the mapping.
+    ///
+    /// EBUSY of a collapse is a failed charge to the memory cgroup, or a missing page under userfaultfd
+    /// (`madvise_collapse_errno` in mm/khugepaged.c).
+    #[must_use]
+    pub fn refined(self, traits: Traits, tries: u32) -> Refusal {
+        match self {
+            Refusal::Invalid if traits.forbidden => Refusal::Forbidden,
+            Refusal::Invalid | Refusal::Busy if traits.user_faults => Refusal::UserFaults,
+            Refusal::Busy => Refusal::CgroupLimit,
+            Refusal::Shared if traits.mergeable => Refusal::Merged,
+            Refusal::TryAgain if tries >= PINNED_AFTER => Refusal::Pinned,
+            other => other,
+        }
+    }
+
+    /// Whether the reason may pass while masu waits some seconds.
+    pub fn may_pass(self) -> bool {
+        matches!(self, Refusal::Shared | Refusal::TryAgain | Refusal::CgroupLimit | Refusal::NoHugePage)
     }
 
     /// Rounds to wait before the window is tried again, after `refusals` refusals; `None` for a permanent one.
@@ -114,12 +153,29 @@ impl Refusal {
             | Refusal::OverBudget
             | Refusal::LazilyFreed
             | Refusal::OverLimit => Some(0),
+            Refusal::Shared => Some(1), // a look at the window, without a call for advice
             Refusal::Forbidden | Refusal::GuardPages => None,
             // EINVAL is temporary too: on some kernels (6.12) it also means that no page of the window is writable,
             // as after a fork that has ended, until the program writes to one of them.
             _ => Some(1 << refusals.min(6)),
         }
     }
+}
+
+/// Tries that found a page in use, after which it counts as pinned.
+const PINNED_AFTER: u32 = 3;
+
+/// Properties of the mapping around a window (`VmFlags:` of smaps).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traits {
+    /// MADV_NOHUGEPAGE.
+    pub forbidden: bool,
+    /// Locked by mlock, mlock2 or mlockall.
+    pub locked: bool,
+    /// Registered with userfaultfd.
+    pub user_faults: bool,
+    /// Offered to KSM.
+    pub mergeable: bool,
 }
 
 impl std::fmt::Display for Refusal {
@@ -137,6 +193,22 @@ mod tests {
         assert_eq!([1, 2, 3].map(|n| Refusal::TryAgain.retry_after_rounds(n)), [Some(2), Some(4), Some(8)]);
         assert_eq!(Refusal::TryAgain.retry_after_rounds(1000), Some(64));
         assert_eq!(Refusal::Forbidden.retry_after_rounds(1), None);
+    }
+
+    #[test]
+    fn a_reason_is_refined_by_the_mapping_and_by_the_number_of_tries() {
+        let none = Traits::default();
+        assert_eq!(Refusal::Busy.refined(none, 1), Refusal::CgroupLimit);
+        assert_eq!(Refusal::Busy.refined(Traits { user_faults: true, ..none }, 1), Refusal::UserFaults);
+        assert_eq!(Refusal::Invalid.refined(Traits { forbidden: true, ..none }, 1), Refusal::Forbidden);
+        assert_eq!(Refusal::Invalid.refined(none, 9), Refusal::Invalid);
+        assert_eq!(
+            [1, 2, 3].map(|n| Refusal::TryAgain.refined(none, n)),
+            [Refusal::TryAgain, Refusal::TryAgain, Refusal::Pinned]
+        );
+        let mergeable = Traits { mergeable: true, ..none };
+        assert_eq!(Refusal::Shared.refined(mergeable, 1), Refusal::Merged);
+        assert!(Refusal::Shared.may_pass() && !Refusal::Merged.may_pass() && !Refusal::Pinned.may_pass());
     }
 
     #[test]

@@ -42,6 +42,15 @@ pub struct Report {
     pub windows_demoted: u64,
     /// Hot windows without a huge page, by reason.
     pub windows_refused: BTreeMap<Refusal, u64>,
+    /// Idle huge windows that masu did not split, by reason.
+    #[serde(default)]
+    pub windows_not_split: BTreeMap<Refusal, u64>,
+    /// Private anonymous mappings without an aligned 2 MiB window.
+    #[serde(default)]
+    pub small_mappings: u64,
+    /// Memory in them.
+    #[serde(default)]
+    pub small_mapping_bytes: Bytes,
     /// Resident memory when masu came.
     pub rss_before_bytes: Bytes,
     /// Resident memory at the end, measured; includes the program's own growth. `None` once it ended, or where it
@@ -142,6 +151,9 @@ impl Report {
             windows_promoted: if dry_run { planned.len() as u64 } else { totals.promoted },
             windows_demoted: totals.demoted,
             windows_refused: target.refused(),
+            windows_not_split: target.kept(),
+            small_mappings: target.pieces().mappings,
+            small_mapping_bytes: target.pieces().resident.bytes(),
             rss_before_bytes: totals.rss_before,
             rss_after_bytes: rss_after,
             extra_rss_bytes: extra,
@@ -200,6 +212,9 @@ mod tests {
             windows_promoted: 6,
             windows_demoted: 2,
             windows_refused: BTreeMap::from([(Refusal::NoHugePage, 1), (Refusal::NotHugeAfterwards, 3)]),
+            windows_not_split: BTreeMap::from([(Refusal::Locked, 4)]),
+            small_mappings: 2,
+            small_mapping_bytes: Bytes::kib(512),
             rss_before_bytes: Bytes::mib(16),
             rss_after_bytes: Some(Bytes::mib(18)),
             extra_rss_bytes: Bytes::mib(2),

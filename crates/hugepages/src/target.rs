@@ -91,7 +91,20 @@ pub struct Target {
     scan: Scan,
     huge: HugeWindows,
     refusals: Refusals,
+    /// Windows that masu made huge at some time, and did not split since.
+    served: BTreeSet<Window>,
     round: Round,
+}
+
+/// Windows that should be huge and are not, at the moment.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Missing {
+    /// Windows that can be promoted now.
+    pub plan: Plan,
+    /// Hot windows that never were huge, beyond noise.
+    pub never: u64,
+    /// Windows that were huge and were split by others (a fork), beyond noise.
+    pub torn: u64,
 }
 
 impl Target {
@@ -119,6 +132,7 @@ impl Target {
             scan: Scan::default(),
             huge: HugeWindows::default(),
             refusals: Refusals::default(),
+            served: BTreeSet::new(),
             round: Round::default(),
         })
     }
@@ -195,6 +209,59 @@ impl Target {
         self.huge.promoted().map(|(window, before, huge)| (window, before.walks, huge.idle_rounds > 0))
     }
 
+    /// Idle huge windows that did not split or could not be probed, by reason.
+    pub fn kept(&self) -> BTreeMap<Refusal, u64> {
+        self.huge.kept()
+    }
+
+    /// Memory in mappings without a window.
+    pub fn pieces(&self) -> observe::Pieces {
+        self.scan.observed.pieces
+    }
+
+    /// Windows changed in the last round.
+    pub fn changed(&self) -> u64 {
+        self.round.changed
+    }
+
+    /// Measures the windows that wait for a reason that may pass, and those of masu that others may have split. A
+    /// shared window is free for a promotion when its sharing has ended; other reasons are tried if `all`.
+    ///
+    /// # Errors
+    /// `Gone` when the process ended.
+    pub fn missing(&mut self, all: bool) -> Result<Missing, Error> {
+        let waiting: BTreeMap<Window, Refusal> = self.refusals.may_pass().collect();
+        let torn: Vec<Window> = self.huge.promoted().map(|(window, ..)| window).collect();
+        let (mut missing, mut never, mut split) = (Missing::default(), 0_u64, 0_u64);
+        for window in waiting.keys().copied().chain(torn) {
+            let Some(state) = self.process.program().state(window)? else { return Ok(Missing::default()) };
+            if state.huge {
+                self.refusals.remove(window);
+                continue;
+            }
+            self.huge.record_state(window, state);
+            if self.served.contains(&window) {
+                split += 1
+            } else {
+                never += 1
+            }
+            let is_shared = waiting.get(&window).is_none_or(|why| *why == Refusal::Shared);
+            if state.shared > Pages(0) {
+                self.refusals.record(window, Refusal::Shared, self.round.number, self.process.program());
+            } else if is_shared || all {
+                let view = self.windows().binary_search_by_key(&window, |view| view.window).ok();
+                let (hot, walks) =
+                    view.map_or((Pages(0), Rate::ZERO), |at| (self.windows()[at].hot, self.windows()[at].walks));
+                let cost = policy::cost(state.resident);
+                missing.plan.promote.push(Promotion { window, cost, walks, hot, resident: state.resident });
+            }
+        }
+        let noise = policy::noise(self.windows().len() as u64, self.settings);
+        missing.never = if policy::is_noise(never, noise) { 0 } else { never };
+        missing.torn = if policy::is_noise(split, noise) { 0 } else { split };
+        Ok(missing)
+    }
+
     /// Hot windows without a huge page, by reason, now.
     pub fn refused(&self) -> BTreeMap<Refusal, u64> {
         let mut by_reason = BTreeMap::new();
@@ -246,6 +313,10 @@ impl Target {
     pub fn begin_round(&mut self) -> Result<(), Error> {
         self.round.number += 1;
         self.round.changed = 0;
+        let views = &self.scan.observed.windows;
+        if self.served.len() > views.len() {
+            self.served.retain(|window| views.binary_search_by_key(window, |view| view.window).is_ok());
+        }
         self.round.controls.clear();
         self.round.lazily_freed.clear();
         self.huge.measure_extra(self.process.program())?;
@@ -300,6 +371,7 @@ impl Target {
         self.phase = Phase::Watching;
         self.huge.clear();
         self.refusals = Refusals::default();
+        self.served.clear();
         self.scan = Scan::default();
         self.round.controls.clear();
         self.round.lazily_freed.clear();
@@ -374,7 +446,8 @@ impl Target {
                 self.huge.record_promotion(promotion, resident_before, observation);
                 self.refusals.remove(window);
                 self.totals.promoted += 1;
-                self.round.changed += 1;
+                // A window that a fork split and that is huge again is no change: it would go on for ever.
+                self.round.changed += u64::from(self.served.insert(window));
             }
             Promoted::Already => self.refusals.remove(window),
             Promoted::No(why) => self.refuse(window, why),
@@ -452,6 +525,10 @@ impl Target {
         if self.huge.states().contains_key(&window) {
             let probed = act::probe(self.process.program(), window)?;
             self.huge.record_probe(window, probed);
+            if !probed {
+                let locked = self.process.program().traits(window).locked;
+                self.huge.record_kept(window, if locked { Refusal::Locked } else { Refusal::Busy });
+            }
         }
         Ok(())
     }
@@ -463,10 +540,24 @@ impl Target {
     pub fn demote(&mut self, window: Window) -> Result<(), Error> {
         let outcome = act::demote(self.process.program(), window)?;
         self.huge.record_split(window, outcome);
+        if outcome == Demoted::No {
+            let why = self.why_not_split(window)?;
+            self.huge.record_kept(window, why);
+        }
         if self.count_split(outcome) {
+            self.served.remove(&window);
             self.round.changed += 1;
         }
         Ok(())
+    }
+
+    fn why_not_split(&self, window: Window) -> Result<Refusal, Error> {
+        let program = self.process.program();
+        if program.traits(window).locked {
+            return Ok(Refusal::Locked);
+        }
+        let state = program.state(window)?.unwrap_or_default();
+        Ok(if state.shared > Pages(0) { Refusal::Shared } else { Refusal::Busy })
     }
 
     /// Adds a split to the totals; true if there was one.

@@ -21,6 +21,7 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     undo_leaves_no_huge_window [RemoteCollapse, RemoteAdvice, HugePageModes];
     a_dry_run_touches_nothing [RemoteCollapse, HugePageModes];
     pages_reports_in_the_promised_words [HugePageModes];
+    idle_locked_memory_is_named_and_attach_ends [RemoteCollapse, HugePageModes];
     ctrl_c_and_sigterm_end_with_the_report;
     a_broken_pipe_is_a_normal_end;
     a_program_that_ends_half_way_is_reported_with_status_1;
@@ -130,6 +131,29 @@ fn attach_promotes_and_reports_in_the_promised_words(host: &Host) -> Outcome {
     assert_eq!(huge_bytes(host, &process, heap)?, 2 * HUGE, "huge pages stay when masu leaves");
     assert_eq!(present_pages(&process, heap)?.len(), 2048 + 128);
     check(&mut process, heap)
+}
+
+/// The kernel neither probes nor splits locked memory: masu says so, and ends.
+fn idle_locked_memory_is_named_and_attach_ends(host: &Host) -> Outcome {
+    const MADV_COLLAPSE: i32 = 25;
+    let _quiet = no_automatic_huge_pages()?;
+    let mut process = TargetProcess::start()?;
+    let heap = process.map(Backing::Anonymous, 4)?;
+    (0..4).try_for_each(|window| process.write(heap.window(window).first(20), 7))?;
+    process.advise(heap.all(), MADV_COLLAPSE)?;
+    process.lock(heap.all())?;
+    let pid = process.pid().to_string();
+    let said = said(&["attach", &pid, "--until-settled", "--json"])?;
+    assert_eq!((said.code(), said.err.as_str()), (0, ""));
+    let report: Value = serde_json::from_str(&said.out)?;
+    assert_eq!(
+        (&report["windows_not_split"]["locked"], &report["windows_demoted"]),
+        (&4.into(), &0.into()),
+        "{report}"
+    );
+    assert_eq!(huge_bytes(host, &process, heap)?, 4 * HUGE);
+    (0..4).try_for_each(|window| process.check(heap.window(window).first(20), 7))?;
+    Ok(())
 }
 
 /// Tried, and taken back.

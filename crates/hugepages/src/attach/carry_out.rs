@@ -8,7 +8,12 @@ use access::estimate;
 use super::{Doing, Loop};
 use crate::policy::{self, Plan};
 use crate::rate_limiter::RateLimiter;
-use crate::target::{Phase, Target};
+use crate::target::{Missing, Phase, Target};
+
+/// Longest wait for windows that never were huge, and for those that a fork split.
+const WAIT_FOR_THE_FIRST_TIME: Duration = Duration::from_secs(20);
+const WAIT_FOR_A_PAUSE: Duration = Duration::from_secs(5);
+const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(50);
 
 impl Loop<'_> {
     /// Promotes windows that need not wait for the end of the round, until the scan after the one at the age of `last`
@@ -30,6 +35,36 @@ impl Loop<'_> {
                 return;
             }
             self.for_each(Target::plan_again);
+        }
+    }
+
+    /// Last step of a run until settled: promotes windows whose reason passes (a forked child ends), in the pauses
+    /// between the children of a program that forks again and again. Looks often, for a limited time.
+    pub(super) fn serve_waiting(&mut self) {
+        let begun = self.control.now();
+        for look in 0_u32.. {
+            let at = self.control.now();
+            let (mut never, mut torn) = (0, 0);
+            let mut plans = Vec::new();
+            for index in 0..self.targets.len() {
+                let mut missing = Missing::default();
+                self.with(index, |target| {
+                    missing = target.missing(look.is_power_of_two())?;
+                    Ok(())
+                });
+                (never, torn) = (never + missing.never, torn + missing.torn);
+                plans.push(missing.plan);
+            }
+            let wait = if never > 0 { WAIT_FOR_THE_FIRST_TIME } else { WAIT_FOR_A_PAUSE };
+            if self.is_cut_short() || never + torn == 0 {
+                return;
+            }
+            let cost = self.control.now().saturating_sub(at);
+            self.promote_planned(&plans, None);
+            if self.control.now().saturating_sub(begun) >= wait {
+                return;
+            }
+            self.pause(LOOK_AGAIN_AFTER.max(cost * 20));
         }
     }
 

@@ -2,14 +2,19 @@
 
 use std::collections::BTreeMap;
 
+use access::residency::WindowState;
 use linux::Error;
 use units::{Bytes, Pages, Rate, Window};
 
 use super::extra::ExtraMemory;
+use crate::Refusal;
 use crate::act::Demoted;
 use crate::observe::{Before, HugeWindow};
 use crate::policy::{self, Observation, Promotion, Settings, WindowView};
 use crate::program::Program;
+
+/// Rounds after which a window that did not split is asked again.
+const ASK_AGAIN_AFTER: u32 = 64;
 
 /// Huge windows, and windows that masu split.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -54,8 +59,38 @@ impl HugeWindows {
 
     /// Number of idle windows without a verdict on their split.
     pub fn split_candidates(&self, s: Settings) -> u64 {
-        let is_open = |huge: &&HugeWindow| self.may_split(huge) && policy::is_split_candidate(huge.view(), s);
+        let is_open = |huge: &&HugeWindow| {
+            huge.kept.is_none() && self.may_split(huge) && policy::is_split_candidate(huge.view(), s)
+        };
         self.windows.values().filter(is_open).count() as u64
+    }
+
+    /// Idle windows that stay huge, by reason.
+    pub fn kept(&self) -> BTreeMap<Refusal, u64> {
+        let mut by_reason = BTreeMap::new();
+        for why in self.windows.values().filter_map(|huge| huge.kept) {
+            *by_reason.entry(why).or_insert(0) += 1;
+        }
+        by_reason
+    }
+
+    /// Records the reason for which a window could not be probed or did not split. It is asked again much later.
+    pub fn record_kept(&mut self, window: Window, why: Refusal) {
+        if let Some(huge) = self.windows.get_mut(&window) {
+            (huge.left_alone, huge.kept, huge.kept_rounds) = (true, Some(why), 0);
+        }
+    }
+
+    /// Records the contents of a window as measured outside a scan: it may have been split by others.
+    pub fn record_state(&mut self, window: Window, state: WindowState) {
+        if state.huge {
+            return;
+        }
+        if let Some(before) = self.windows.get(&window).and_then(|huge| huge.before) {
+            self.windows.remove(&window);
+            self.extra.record_leftover(window, before.resident, state.resident);
+            self.sum_up();
+        }
     }
 
     /// Views of the windows that may be split.
@@ -174,6 +209,10 @@ impl HugeWindows {
     pub fn count_idle_rounds(&mut self, views: &[WindowView]) {
         for view in views.iter().filter(|view| view.huge.is_some()) {
             let Some(huge) = self.windows.get_mut(&view.window) else { continue };
+            huge.kept_rounds = huge.kept_rounds.saturating_add(1);
+            if huge.kept.is_some() && huge.kept_rounds >= ASK_AGAIN_AFTER {
+                huge.left_alone = false; // the program may have unlocked it
+            }
             if view.walks > Rate::ZERO {
                 (huge.idle_rounds, huge.probed) = (0, false);
             } else {

@@ -7,6 +7,7 @@ use units::Window;
 use crate::Refusal;
 use crate::policy::{self, Settings, WindowView};
 use crate::program::Program;
+use crate::refusal::Traits;
 
 /// A refused window and the round of its next try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,15 +46,28 @@ impl Refusals {
 
     /// Records the refusal of a window in a round.
     pub fn record(&mut self, window: Window, why: Refusal, round: u32, program: &dyn Program) {
-        let why = if why == Refusal::Invalid && self.is_forbidden(window, program) { Refusal::Forbidden } else { why };
         let times = self.windows.get(&window).map_or(0, |refused| refused.times) + 1;
+        let is_vague = matches!(why, Refusal::Invalid | Refusal::Busy | Refusal::Shared);
+        let why = why.refined(if is_vague { self.traits(window, program) } else { Traits::default() }, times);
         // Not in this round, for any reason: the plan works around refused windows.
         let again_in_round = why.retry_after_rounds(times).map(|rounds| round.saturating_add(rounds.max(1)));
         self.windows.insert(window, Refused { why, times, again_in_round, hot: true });
     }
 
-    fn is_forbidden(&mut self, window: Window, program: &dyn Program) -> bool {
-        self.forbidden.contains(&window) || (program.forbids(window) && self.forbidden.insert(window))
+    fn traits(&mut self, window: Window, program: &dyn Program) -> Traits {
+        if self.forbidden.contains(&window) {
+            return Traits { forbidden: true, ..Traits::default() };
+        }
+        let traits = program.traits(window);
+        if traits.forbidden {
+            self.forbidden.insert(window);
+        }
+        traits
+    }
+
+    /// Hot windows without a huge page for a reason that may pass.
+    pub fn may_pass(&self) -> impl Iterator<Item = (Window, Refusal)> + '_ {
+        self.windows.iter().filter(|(_, one)| one.hot && one.why.may_pass()).map(|(window, one)| (*window, one.why))
     }
 
     /// Removes a window that is huge now.

@@ -108,7 +108,10 @@ impl Run {
         let stopped = world.stop.is_some();
         let ended = self.targets.iter().all(|target| target.phase == Phase::Ended);
         let as_asked = match self.script.settings.until {
-            Until::Settled => self.targets.iter().all(|target| target.phase != Phase::Watching),
+            Until::Settled => {
+                let settled = self.targets.iter().all(|target| target.phase != Phase::Watching);
+                settled || world.now >= attach::settle_within(&self.targets)
+            }
             // One call may be under way when the time is over, and the host may sleep in it.
             Until::For(time) => world.now >= time,
             Until::Stopped => false,

@@ -79,6 +79,19 @@ pub fn run(task: &AttachTask) -> Result<Done, Failure> {
             print_table(report, progress.clock.now().as_secs_f64(), &elsewhere)?;
         }
     }
+    for target in targets.iter().filter(|target| target.phase == Phase::Watching) {
+        if settings.until == Until::Settled && !task.dry_run && !progress.clock.is_stopped() {
+            print::note(format_args!(
+                "process {} ({}) did not settle in {:.0} s: in its last round {} windows changed, and {} idle ones had no verdict",
+                target.pid,
+                target.name,
+                progress.clock.now().as_secs_f64(),
+                target.changed(),
+                target.split_candidates()
+            ));
+            done = done.max(Done::InPart);
+        }
+    }
     for target in targets.iter().filter(|target| target.phase == Phase::Ended) {
         match &target.failure {
             Some(error) => print::failure(&Failure::at_process(error)),
@@ -178,6 +191,9 @@ fn windows(report: &Report) -> Table {
     for (reason, count) in &report.windows_refused {
         row(&format!("refused: {}", reason.explanation()), *count);
     }
+    for (reason, count) in &report.windows_not_split {
+        row(&format!("idle, not split: {}", reason.explanation()), *count);
+    }
     table
 }
 
@@ -215,6 +231,10 @@ fn figures(report: &Report, ran_s: f64) -> Table {
         row("of that by promotion", extra);
         row("returned by demotion", report.returned_bytes.to_string());
         row("settled", report.settled_s.map_or(format!("not in {ran_s:.1} s"), |s| format!("after {s:.1} s")));
+    }
+    if report.small_mappings > 0 {
+        let (bytes, mappings) = (report.small_mapping_bytes, report.small_mappings);
+        row("in mappings without a window of 2 MiB", format!("{bytes} in {mappings} mappings"));
     }
     row("one scan", per_gib(report.scan_us_per_gib));
     row("one clear", per_gib(report.clear_us_per_gib));
