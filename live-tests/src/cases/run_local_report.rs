@@ -15,6 +15,10 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     sections_that_are_marked_get_units_of_their_own;
     what_faults_is_named_by_function_file_and_line;
     what_a_library_has_beyond_its_data_is_paged;
+    memory_that_is_not_paged_is_named;
+    programs_at_once_are_counted_with_their_sum;
+    a_program_that_thrashes_is_told_what_is_enough;
+    a_report_that_cannot_be_written_leaves_the_status [Shell];
 };
 
 /// The fields that users were promised; more may come.
@@ -201,5 +205,91 @@ int main(void)
     assert_eq!((answer.as_str(), &report["notes"]), ("right\n", &serde_json::json!([])), "{report}");
     assert!(number(&report["paged_bytes"])? >= 16 << 20 && number(&report["bytes_in"])? > 12 << 20, "{report}");
     assert!(number(&report["peak_resident_bytes"])? <= 2 << 20, "{report}");
+    Ok(())
+}
+
+/// 48 MiB of shared memory beside a limit of 16 MiB.
+fn memory_that_is_not_paged_is_named(_: &Host) -> Outcome {
+    const SHARED: &str = r#"
+#define _GNU_SOURCE
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+int main(void)
+{
+    size_t bytes = 48 << 20;
+    int fd = memfd_create("test-heap", 0);
+    if (ftruncate(fd, bytes)) return 3;
+    // Two views of the same memory, as of a garbage collector.
+    char *one = mmap(0, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    char *other = mmap(0, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    memset(one, 1, bytes);
+    memset(other, 2, bytes);
+    usleep(800000);
+    return 0;
+}
+"#;
+    let folder = Folder::make("local-shared")?;
+    let shared = compile(&folder, "cc", "shared", SHARED, &[])?;
+    let report = Report::new("local-shared");
+    let said = said(&mut paged(&["--local", "16MiB", "--report", report.path(), "--json"], &[&shared])?)?;
+    assert!(said.code() == 0 && said.err.contains("memory that is not paged"), "{said:?}");
+    let report = report.read()?;
+    let not_paged = &report["programs"][0]["not_paged"];
+    let bytes = number(&not_paged["shared_bytes"])?;
+    assert!((47 << 20..56 << 20).contains(&bytes), "{report}");
+    assert!(not_paged["largest"].as_str().is_some_and(|name| name.contains("test-heap")), "{report}");
+    Ok(())
+}
+
+/// Two programs of a shell, which waits for both.
+fn programs_at_once_are_counted_with_their_sum(_: &Host) -> Outcome {
+    let report = Report::new("local-at-once");
+    let options = ["--local", "4MiB", "--report", report.path(), "--json"];
+    let said = said(&mut paged(&options, &["/bin/sh", "-c", "sleep 0.5 & sleep 0.5; wait"])?)?;
+    assert!(said.code() == 0 && said.err.contains("programs at once may have"), "{said:?}");
+    let report = report.read()?;
+    let at_once = &report["at_once"];
+    assert_eq!((number(&at_once["programs"])?, number(&at_once["local_bytes"])?), (3, 12 << 20), "{report}");
+    assert_eq!(report["programs"].as_array().map(Vec::len), Some(3), "{report}");
+    Ok(())
+}
+
+/// A loop over 24 MiB with 8 MiB: with the size that the report names, it fetches as little as the report says.
+fn a_program_that_thrashes_is_told_what_is_enough(_: &Host) -> Outcome {
+    const LOOP: &str = "
+#include <stdlib.h>
+int main(void)
+{
+    size_t bytes = 24 << 20;
+    volatile char *memory = malloc(bytes);
+    for (int round = 0; round < 40; round++)
+        for (size_t at = 0; at < bytes; at += 4096) memory[at]++;
+    return 0;
+}
+";
+    let folder = Folder::make("local-loop")?;
+    let program = compile(&folder, "cc", "loop", LOOP, &[])?;
+    let (report, _) = reported(&["--local", "8MiB", "--unit", "64KiB"], &[&program])?;
+    let set = &report["working_set"];
+    let (bytes, enough) = (number(&set["bytes"])?, number(&set["local_bytes"])?);
+    // Within a quarter.
+    assert!((23 << 20..=30 << 20).contains(&bytes), "{report}");
+    let size = format!("{}MiB", enough >> 20);
+    let (then, _) = reported(&["--local", &size, "--unit", "64KiB"], &[&program])?;
+    let kinds = ["faults_in_victim_queue", "faults_in_flight", "faults_first"];
+    let others = kinds.iter().map(|kind| number(&then[*kind])).sum::<Result<u64>>()?;
+    let stored = number(&then["faults"])? - others;
+    assert!(stored <= 2 * number(&set["faults"])? + 50, "{stored} with {size}: {report}");
+    Ok(())
+}
+
+/// A full device, and a reader that has gone.
+fn a_report_that_cannot_be_written_leaves_the_status(_: &Host) -> Outcome {
+    for options in [&["--report", "/dev/full"][..], &["--report", "/dev/full", "--json"]] {
+        let said = said(&mut paged(&[&["--local", "4MiB"], options].concat(), &["/bin/sh", "-c", "exit 7"])?)?;
+        assert_eq!(said.code(), 7, "{said:?}");
+        assert!(said.err.contains("cannot write the report"), "{said:?}");
+    }
     Ok(())
 }

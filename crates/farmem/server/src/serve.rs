@@ -517,7 +517,9 @@ impl Program {
         }
         let queue = Bytes(local.0 / 8);
         let unpaged = self.observation.look(|| self.learned(), queue).filter(|unpaged| unpaged.is_much(local));
-        if let Some((unpaged, name)) = unpaged.zip(self.observation.name_once()) {
+        if let Some(unpaged) = unpaged
+            && let Some(name) = self.observation.name_once()
+        {
             let text = unpaged.text().unwrap_or_default();
             (common.say)(&format!(
                 "{name} (process {}) has memory that is not paged, on top of --local {local}: {text}",
