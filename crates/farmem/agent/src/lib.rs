@@ -2,7 +2,7 @@
 //!
 //! Loaded by `masu run --local` through LD_PRELOAD. At the start (`start.rs`) it gets the session parameters from masu,
 //! finds the memory that is paged from then on, and has every system call trapped. A touch of a missing page raises
-//! SIGBUS in the touching thread (`page_fault.rs`), which brings the page itself and goes on. A call (`syscall_trap.rs`) is
+//! SIGBUS in the touching thread (`bus_error.rs`), which brings the page itself and goes on. A call (`syscall_trap.rs`) is
 //! examined first: its memory is mapped in and stays until the call is done, and calls that change mappings are made
 //! here.
 //!
@@ -14,6 +14,8 @@
 
 #![no_std]
 
+mod bus_error;
+mod delivery;
 mod descriptors;
 mod doorbell;
 mod exchange;
@@ -30,11 +32,13 @@ mod section;
 mod signals;
 mod start;
 mod store_request;
+mod stub;
 mod syscall_trap;
 mod syscall_user_dispatch;
 mod thread;
 mod transfer;
 mod uffd;
+mod vfork;
 
 /// Nothing here panics; a panic would stop the program rather than let it go on wrongly.
 #[panic_handler]

@@ -12,14 +12,26 @@ use farmem_engine::units::{Costs, Units};
 use crate::kernel::{self, call};
 use crate::program::{self, Program};
 
-type Lock = lock::Lock<Futex>;
+pub type Lock = lock::Lock<Futex>;
 pub type Guard<'a> = lock::Guard<'a, Futex>;
 
 /// The pager's lock.
-pub static LOCK: Lock = Lock::over(Futex(AtomicU32::new(0)), Futex(AtomicU32::new(0)));
+pub static LOCK: Lock = Lock::over(Futex::new(), Futex::new());
+
+/// Does work with the pager's lock.
+pub fn with_lock<T>(work: impl FnOnce() -> T) -> T {
+    let _guard = LOCK.lock();
+    work()
+}
 
 /// A word on which the kernel lets threads wait.
 pub struct Futex(AtomicU32);
+
+impl Futex {
+    pub const fn new() -> Futex {
+        Futex(AtomicU32::new(0))
+    }
+}
 
 impl lock::Word for Futex {
     #[inline(always)]

@@ -5,7 +5,7 @@
 //! continues at the program's own return address.
 //!
 //! A child that shares the memory until it calls exec (vfork) is trapped, too, since it passes paged memory to that
-//! call. A child with memory of its own (fork) is not paged: see [`fork`].
+//! call: see `vfork.rs`. A child with memory of its own (fork) is not paged: see [`fork`].
 
 use core::arch::global_asm;
 use core::sync::atomic::Ordering::Relaxed;
@@ -16,65 +16,15 @@ use farmem_engine::entry::Place;
 
 use crate::frames::Frames;
 use crate::kernel::{call, size, uint};
-use crate::lock::LOCK;
+use crate::lock::{LOCK, with_lock};
 use crate::program::{PAGED, Program};
 use crate::registers::Context;
 use crate::syscall_user_dispatch::{DISPATCH, SELECTOR};
 use crate::thread::{self, Thread};
-use crate::{kernel, mappings, memory};
+use crate::{kernel, mappings, memory, signals, stub, vfork};
 
-// A call is passed on by returning from the handler to one of these stubs instead of the program's own instruction. The
-// return address and some words lie below the program's red zone. `ret 136` jumps there and restores the stack pointer,
-// in one instruction, so that no signal comes between. Registers are as the call leaves them.
+// The child's stub, see `begin_thread`.
 global_asm!(
-    ".globl masu_pass",
-    ".hidden masu_pass",
-    ".p2align 4",
-    "masu_pass:",
-    ".cfi_startproc",
-    ".cfi_def_cfa rsp, 144",
-    ".cfi_offset rip, -144",
-    "syscall",
-    // Completion flag: see `Thread::over`.
-    "mov qword ptr [rsp + 8], 0",
-    "ret 136",
-    ".cfi_endproc",
-    // With other arguments than the program's, which it gets back: a caller may rely on them afterwards.
-    ".globl masu_pass_part",
-    ".hidden masu_pass_part",
-    ".p2align 4",
-    "masu_pass_part:",
-    ".cfi_startproc",
-    ".cfi_def_cfa rsp, 168",
-    ".cfi_offset rip, -168",
-    "syscall",
-    "mov rdi, [rsp + 16]",
-    "mov rsi, [rsp + 24]",
-    "mov rdx, [rsp + 32]",
-    "mov qword ptr [rsp + 8], 0",
-    "ret 160",
-    ".cfi_endproc",
-    // exec: when the kernel returns EFAULT (14), the program makes its call anew. See `execute`.
-    ".macro masu_exec name, number",
-    ".globl \\name",
-    ".hidden \\name",
-    ".p2align 4",
-    "\\name:",
-    ".cfi_startproc",
-    ".cfi_def_cfa rsp, 144",
-    ".cfi_offset rip, -144",
-    "syscall",
-    "cmp rax, -14",
-    "mov qword ptr [rsp + 8], 0",
-    "jne 5f",
-    "sub qword ptr [rsp], 2",
-    "mov eax, \\number",
-    "5:",
-    "ret 136",
-    ".cfi_endproc",
-    ".endm",
-    "masu_exec masu_execve, 59",
-    "masu_exec masu_execveat, 322",
     // With another first argument than the program's, which it gets back.
     ".globl masu_clone",
     ".hidden masu_clone",
@@ -124,86 +74,13 @@ global_asm!(
     "mov rdi, [rsp + 16]",
     "xor eax, eax",
     "ret 16",
-    // (context, child's signal stack, number, first argument): vfork within the handler. The parent returns with the
-    // answer. The child shares this very stack and touches nothing of it: it goes on from the handler's frame, with a
-    // signal stack of its own in it.
-    ".globl masu_vfork",
-    ".hidden masu_vfork",
-    ".p2align 4",
-    "masu_vfork:",
-    "push rbx",
-    "push r12",
-    "mov rbx, rdi",
-    "mov r12, rsi",
-    "mov eax, edx",
-    "mov rdi, rcx",
-    "xor esi, esi",
-    "mov rdx, [rbx + 136]",
-    "mov r10, [rbx + 56]",
-    "mov r8, [rbx + 40]",
-    "syscall",
-    "test rax, rax",
-    "jz 4f",
-    "pop r12",
-    "pop rbx",
-    "ret",
-    "4:",
-    "mov [rbx + 16], r12",
-    "mov qword ptr [rbx + 144], 0",
-    // The kernel changes no signal stack while it is in use; the program's stack pointer says that it is not.
-    "mov rsp, [rbx + 160]",
-    "lea rdi, [rbx + 16]",
-    "xor esi, esi",
-    "mov eax, 131",
-    "syscall",
-    "mov edi, 59",
-    "mov esi, 1",
-    "mov rdx, [rip + {dispatch}]",
-    "mov r10, [rip + {dispatch} + 8]",
-    "lea r8, [rip + {selector}]",
-    "mov eax, 157",
-    "syscall",
-    "mov rsp, rbx",
-    "mov eax, 15",
-    "syscall",
-    "ud2",
     number = const core::mem::offset_of!(Thread, number),
     dispatch = sym DISPATCH,
     selector = sym SELECTOR,
 );
 
 unsafe extern "C" {
-    fn masu_pass();
-    fn masu_pass_part();
-    fn masu_execve();
-    fn masu_execveat();
     fn masu_clone();
-    fn masu_vfork(context: *mut libc::ucontext_t, stack: u64, number: u64, first: u64) -> i64;
-}
-
-/// Distance of the stub's words below the program's stack pointer: the red zone, the return address, and `words` words.
-const fn below(words: usize) -> u64 {
-    128 + 8 * (1 + words as u64)
-}
-
-/// Address of the first of these words, the completion flag: it tells when a call is done.
-fn stamp_at(context: &Context, words: usize) -> u64 {
-    context.get(libc::REG_RSP) - below(words) + 8
-}
-
-/// Returns from the handler so that the call is made, with its arguments from the context, and the program continues
-/// behind it.
-pub fn pass(thread: &mut Thread, context: &mut Context) {
-    let flag_value = thread.passed_on(stamp_at(context, 1));
-    leave_by(context, masu_pass as *const (), [flag_value]);
-}
-
-/// The same for a part of the call: the program's first three arguments are replaced while it is made.
-pub fn pass_part(thread: &mut Thread, context: &mut Context, part: Call) {
-    let [first, second, third, ..] = context.arguments();
-    (0..3).for_each(|number| context.set_argument(number, part.arguments[number]));
-    let flag_value = thread.passed_on(stamp_at(context, 4));
-    leave_by(context, masu_pass_part as *const (), [flag_value, first, second, third]);
 }
 
 /// Largest number of retries of an exec whose arguments were evicted before the kernel had read them all.
@@ -213,29 +90,14 @@ const EXEC_TRIES: u32 = 200;
 /// mapping and the call. The kernel reports this before it has done anything: then they are mapped in again.
 pub fn execute(program: &'static Program, thread: &mut Thread, context: &mut Context, call: Call) {
     memory::fault_in_arguments(program, thread, call);
+    if vfork::execute_traced(thread, context, call) {
+        return;
+    }
     thread.exec_tries += 1;
     if thread.exec_tries > EXEC_TRIES {
-        return pass(thread, context);
+        return stub::pass(thread, context);
     }
-    let stub = if call.number == number::EXECVE { masu_execve } else { masu_execveat };
-    let flag_value = thread.passed_on(stamp_at(context, 1));
-    leave_by(context, stub as *const (), [flag_value]);
-}
-
-/// Leaves the handler by a stub: the return address and the words lie below the red zone.
-fn leave_by<const WORDS: usize>(context: &mut Context, stub: *const (), words: [u64; WORDS]) {
-    let stack = context.get(libc::REG_RSP) - below(WORDS);
-    let next = context.get(libc::REG_RIP);
-    let place = core::ptr::with_exposed_provenance_mut::<u64>(size(stack));
-    // SAFETY: below the program's red zone nothing of its stack is in use; a missing page there is brought.
-    unsafe {
-        place.write_volatile(next);
-        for (number, word) in words.into_iter().enumerate() {
-            place.add(1 + number).write_volatile(word);
-        }
-    }
-    context.set(libc::REG_RSP, stack);
-    context.set(libc::REG_RIP, stub.expose_provenance() as u64);
+    stub::pass_exec(thread, context, call.number == number::EXECVE);
 }
 
 /// Arguments of clone(2) and clone3(2).
@@ -272,7 +134,7 @@ pub fn make(program: &'static Program, thread: &mut Thread, context: &mut Contex
     if !shares(libc::CLONE_VM) {
         fork(program, thread, context, asked.stack);
     } else if asked.stack == 0 {
-        vfork(context);
+        vfork::vfork(thread, context);
     } else {
         let record =
             if shares(libc::CLONE_VFORK) { Some(core::ptr::null_mut()) } else { with_lock(thread::new_record) };
@@ -287,11 +149,6 @@ pub fn make(program: &'static Program, thread: &mut Thread, context: &mut Contex
             None => context.answer(-i64::from(libc::EAGAIN)),
         }
     }
-}
-
-fn with_lock<T>(work: impl FnOnce() -> T) -> T {
-    let _guard = LOCK.lock();
-    work()
 }
 
 /// Copies clone3's arguments to the thread's record: flags, …, stack, its bytes, tls. `None`: the call was answered.
@@ -331,31 +188,7 @@ fn begin_thread(context: &mut Context, thread: &mut Thread, stack: u64, record: 
     } else {
         context.set(libc::REG_RSI, top);
     }
-    leave_by(context, masu_clone as *const (), [first]);
-}
-
-/// Creates a child on the parent's stack; the parent waits meanwhile.
-fn vfork(context: &mut Context) {
-    let Some(record) = with_lock(thread::new_record) else { return context.answer(-i64::from(libc::EAGAIN)) };
-    let number = context.get(libc::REG_RAX);
-    let own = context.signal_stack();
-    // SAFETY: a record of ours that no thread has. Until the child is gone it has this one's number, which is in use.
-    let stack = unsafe {
-        (*record).number.store(uint(call!(libc::SYS_gettid).cast_unsigned()), Relaxed);
-        (*record).stack.ss_sp.addr() as u64
-    };
-    let first = context.get(libc::REG_RDI);
-    // SAFETY: see the stub.
-    let answer = unsafe { masu_vfork(context.raw(), stack, number, first) };
-    context.set_signal_stack(own);
-    // SAFETY: the child is gone, or has other memory. The pins of its last call are not needed.
-    let pins = unsafe {
-        (*record).number.store(u32::MAX, Relaxed);
-        &mut *record
-    };
-    memory::take_off_last(pins, 0);
-    pins.forget_calls();
-    context.answer(answer);
+    stub::leave_by(context, masu_clone as *const (), [first]);
 }
 
 /// Whether much of the stored memory is unreadable at the moment: brought back, it could not be evicted again.
@@ -401,6 +234,7 @@ fn fork(program: &'static Program, thread: &mut Thread, context: &mut Context, s
     let answer = unsafe { kernel::syscall(number, arguments) };
     if answer == 0 {
         PAGED.store(false, Relaxed);
+        hand_signals_back(thread, context);
         if stack != 0 {
             context.set(libc::REG_RSP, stack);
         }
@@ -409,4 +243,25 @@ fn fork(program: &'static Program, thread: &mut Thread, context: &mut Context, s
     }
     drop(guard);
     context.answer(answer);
+}
+
+/// Gives handlers, mask and alternate stack of the program to the kernel, in a forked child.
+fn hand_signals_back(thread: &Thread, context: &mut Context) {
+    let all = u64::MAX;
+    // SAFETY: reads our own set. The return from the handler sets the program's mask.
+    unsafe { call!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, (&raw const all).addr(), 0, signals::SET_BYTES) };
+    signals::hand_back();
+    // The kernel changes no stack that the stack pointer lies in, and Linux 6.12 looks before rt_sigreturn sets it.
+    // SAFETY: no memory is accessed by the stack pointer before it is set again, and no signal comes.
+    unsafe {
+        core::arch::asm!(
+            "xchg rsp, {sp}", "syscall", "xchg rsp, {sp}",
+            sp = inout(reg) context.get(libc::REG_RSP) => _,
+            inlateout("rax") libc::SYS_sigaltstack => _,
+            in("rdi") &raw const thread.programs_stack, in("rsi") 0,
+            lateout("rcx") _, lateout("r11") _,
+        );
+    }
+    context.set_signal_stack(thread.programs_stack);
+    context.set_mask(context.set_of_mask() | thread.blocked);
 }

@@ -90,6 +90,13 @@ pub fn is_paged() -> bool {
     PAGED.load(Relaxed)
 }
 
+/// Whether this process is the one that is paged, and no child that shares its memory until it calls exec.
+pub fn is_own_process() -> bool {
+    // SAFETY: asks.
+    let process = unsafe { call!(libc::SYS_getpid) };
+    program().is_some_and(|program| i64::from(program.process.load(Relaxed)) == process)
+}
+
 /// Whether this is the child of a vfork, with its parent's memory, and the parent has ended.
 pub fn is_left_behind() -> bool {
     let Some(program) = program() else { return false };

@@ -48,9 +48,21 @@ impl Context {
     }
 
     /// Signal mask that the return from the handler sets.
-    pub fn mask(&mut self) -> *mut u64 {
+    pub fn set_of_mask(&self) -> u64 {
         // SAFETY: as above.
-        unsafe { (&raw mut (*self.0).uc_sigmask).cast() }
+        unsafe { (&raw const (*self.0).uc_sigmask).cast::<u64>().read() }
+    }
+
+    /// Sets the mask.
+    pub fn set_mask(&mut self, set: u64) {
+        // SAFETY: as above; the kernel's set has 64 bits.
+        unsafe { (&raw mut (*self.0).uc_sigmask).cast::<u64>().write(set) };
+    }
+
+    /// Has the return from the handler set an initial state of the processor's other registers.
+    pub fn set_no_state(&mut self) {
+        // SAFETY: as above; the kernel takes a null pointer for it.
+        unsafe { (*self.0).uc_mcontext.fpregs = core::ptr::null_mut() };
     }
 
     /// Signal stack to which the return from the handler switches back.

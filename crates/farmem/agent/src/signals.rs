@@ -1,13 +1,16 @@
-//! Signals of the program, two of them used by the library: SIGBUS for missing pages, SIGSYS for trapped calls.
+//! Settings for the program's signals, two of which the library uses: SIGBUS for missing pages, SIGSYS for trapped
+//! calls.
 //!
-//! The program may handle, block and wait for both; its settings are kept here and applied when a signal does not come
-//! from the library. No signal set that reaches the kernel has them.
+//! The program may handle, block and wait for both; its settings are applied when a signal does not come from the
+//! library. No signal set that reaches the kernel has them. Handlers of all signals are kept here, and the kernel has
+//! the library's in their place (`delivery.rs`); the kernel keeps the actions without a handler.
 
 use core::ffi::{c_int, c_void};
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, fence};
 
 use crate::kernel::{call, size};
-use crate::program::program;
+use crate::lock::{Futex, Lock};
+use crate::program::is_own_process;
 
 /// Argument of rt_sigaction(2).
 #[repr(C)]
@@ -40,30 +43,62 @@ pub const fn ours_of(set: u64) -> u64 {
     set & OURS
 }
 
-/// The program's settings for the library's signals: handler, flags, mask.
-struct Wanted([AtomicU64; 4]);
+/// The program's settings for one signal. Threads change them one at a time; others read them at any time.
+struct Settings {
+    /// Odd during a change.
+    changes: AtomicU32,
+    /// Handler, flags, restorer, mask.
+    words: [AtomicU64; 4],
+}
 
-static WANTED: [Wanted; 2] = [const { Wanted([const { AtomicU64::new(0) }; 4]) }; 2];
+static SETTINGS: [Settings; 64] =
+    [const { Settings { changes: AtomicU32::new(0), words: [const { AtomicU64::new(0) }; 4] } }; 64];
 
-fn wanted(signal: c_int) -> Option<&'static Wanted> {
-    match signal {
-        libc::SIGBUS => Some(&WANTED[0]),
-        libc::SIGSYS => Some(&WANTED[1]),
-        _ => None,
+/// Lock of changes. Its holder has all signals blocked and waits for nothing.
+static CHANGING: Lock = Lock::over(Futex::new(), Futex::new());
+
+fn settings(signal: c_int) -> Option<&'static Settings> {
+    SETTINGS.get(usize::try_from(signal).ok()?.checked_sub(1)?)
+}
+
+impl Settings {
+    fn get(&self) -> Action {
+        loop {
+            let before = self.changes.load(Acquire);
+            let [handler, flags, restorer, mask] = [0, 1, 2, 3].map(|number: usize| self.words[number].load(Relaxed));
+            fence(Acquire);
+            if before.is_multiple_of(2) && self.changes.load(Relaxed) == before {
+                return Action { handler, flags, restorer, mask };
+            }
+            core::hint::spin_loop();
+        }
+    }
+
+    /// The lock of changes is held.
+    fn set(&self, action: Action) {
+        let before = self.changes.load(Relaxed);
+        self.changes.store(before.wrapping_add(1), Relaxed);
+        fence(Release);
+        for (word, value) in self.words.iter().zip([action.handler, action.flags, action.restorer, action.mask]) {
+            word.store(value, Relaxed);
+        }
+        self.changes.store(before.wrapping_add(2), Release);
     }
 }
 
-impl Wanted {
-    fn get(&self) -> Action {
-        let word = |number: usize| self.0[number].load(Relaxed);
-        Action { handler: word(0), flags: word(1), restorer: word(2), mask: word(3) }
-    }
+/// The program's settings for a signal. Its handler is valid only if the kernel, too, has one for it.
+pub fn action(signal: c_int) -> Option<Action> {
+    settings(signal).map(Settings::get)
+}
 
-    fn set(&self, action: Action) {
-        for (word, value) in self.0.iter().zip([action.handler, action.flags, action.restorer, action.mask]) {
-            word.store(value, Relaxed);
-        }
-    }
+/// Whether the program handles a signal that is not the library's.
+pub fn is_handled(signal: c_int) -> bool {
+    kernels(signal, None).is_ok_and(|action| action.handler == delivery())
+}
+
+/// Bit of the signal itself in the mask of its handler.
+pub fn own_bit(signal: c_int, action: &Action) -> u64 {
+    if action.flags & libc::SA_NODEFER as u64 == 0 { bit(signal) } else { 0 }
 }
 
 core::arch::global_asm!(
@@ -78,94 +113,118 @@ unsafe extern "C" {
     fn masu_restore();
 }
 
-/// Return address of all handlers, the library's and the program's: a return through it is not a trapped call.
+/// Return address of the library's handlers: a return through it is not a trapped call.
 fn restorer() -> u64 {
     (masu_restore as *const ()).expose_provenance() as u64
 }
 
-type Handler = unsafe extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
+pub type Handler = unsafe extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
 
-/// Takes a signal for the library.
-pub fn take(signal: c_int, handler: Handler) -> bool {
-    let mut before = Action::default();
-    let action = Action {
-        handler: (handler as *const ()).expose_provenance() as u64,
-        flags: (libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART) as u64 | SA_RESTORER,
-        restorer: restorer(),
-        mask: without_ours(u64::MAX),
-    };
-    // SAFETY: reads and writes our own memory; the handlers preserve the state that a handler must preserve.
-    let answer = unsafe {
-        call!(libc::SYS_rt_sigaction, signal, (&raw const action).addr(), (&raw mut before).addr(), SET_BYTES)
-    };
-    if let Some(wanted) = wanted(signal) {
-        wanted.set(before);
-    }
-    answer == 0
+/// Address of the library's handler for the program's signals.
+static DELIVERY: AtomicU64 = AtomicU64::new(0);
+
+fn delivery() -> u64 {
+    DELIVERY.load(Relaxed)
 }
 
-/// rt_sigaction(2) for the program: settings for the library's signals are kept, settings for other signals go to the
-/// kernel without these signals in the mask. Returns the old settings.
-pub fn change(signal: c_int, new: Option<Action>) -> Result<Action, i64> {
-    if let Some(wanted) = wanted(signal) {
-        let before = wanted.get();
-        // A child that shares our memory until it calls exec has handlers of its own in the kernel, and no place for
-        // them here.
-        let is_own = program().is_some_and(|program| {
-            // SAFETY: asks.
-            let process = unsafe { call!(libc::SYS_getpid) };
-            i64::from(program.process.load(Relaxed)) == process
-        });
-        if let Some(new) = new.filter(|_| is_own) {
-            wanted.set(new);
-        }
-        return Ok(before);
+/// Sets the library's handler for the signals that the program will handle.
+pub fn deliver_by(handler: Handler) {
+    DELIVERY.store((handler as *const ()).expose_provenance() as u64, Relaxed);
+}
+
+/// Gives a signal its default action in the kernel.
+pub fn set_default(signal: c_int) {
+    // The kernel accepts it for every signal that has a handler.
+    let _ = kernels(signal, Some(&Action::default()));
+}
+
+/// Resets the program's settings for a signal of the library whose handler is to be called once.
+pub fn reset_if_once(signal: c_int, action: &Action) {
+    if action.flags & SA_RESETHAND != 0
+        && let Some(settings) = settings(signal)
+    {
+        let _guard = CHANGING.lock();
+        settings.set(Action::default());
     }
-    let new = new.map(|action| Action {
-        flags: action.flags | SA_RESTORER,
-        restorer: restorer(),
-        mask: without_ours(action.mask),
-        ..action
-    });
+}
+
+/// Sets a signal's action in the kernel, if `new` is given. Returns the old one.
+fn kernels(signal: c_int, new: Option<&Action>) -> Result<Action, i64> {
     let mut before = Action::default();
-    let address = new.as_ref().map_or(0, |action| (&raw const *action).addr());
-    // SAFETY: reads and writes our own memory.
+    let address = new.map_or(0, |action| core::ptr::from_ref(action).addr());
+    // SAFETY: reads and writes our own memory. Handlers are the library's, which preserve the state that a handler must
+    // preserve, or the program's own.
     let answer = unsafe { call!(libc::SYS_rt_sigaction, signal, address, (&raw mut before).addr(), SET_BYTES) };
     if answer == 0 { Ok(before) } else { Err(answer) }
 }
 
-/// Passes on a signal that does not come from the library: to the program's handler, or with the default effect.
-///
-/// # Safety
-/// With the arguments that the kernel gave to the library's handler, from within it.
-pub unsafe fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    let action = wanted(signal).map_or(Action::default(), Wanted::get);
-    match size(action.handler) {
-        // Sent by a process, and no fault.
-        // SAFETY: the kernel's own.
-        libc::SIG_IGN if unsafe { (*info).si_code } <= 0 => {}
-        libc::SIG_DFL | libc::SIG_IGN => {
-            // SAFETY: as above.
-            if unsafe { (*info).si_code } <= 0 {
-                // Sent again, for the kernel's default action when this handler returns.
-                // SAFETY: a signal to this process, as it was sent.
-                unsafe { call!(libc::SYS_kill, call!(libc::SYS_getpid), signal) };
-            }
-            // The kernel does not let a fault be ignored. Without our handler it comes again, with its default action.
-            let default = Action::default();
-            // SAFETY: reads our own memory.
-            unsafe { call!(libc::SYS_rt_sigaction, signal, (&raw const default).addr(), 0, SET_BYTES) };
+/// Action with a handler of the library: on its stack, with all signals blocked but its own.
+fn ours(handler: u64, flags: u64) -> Action {
+    let always = (libc::SA_SIGINFO | libc::SA_ONSTACK) as u64 | SA_RESTORER;
+    Action { handler, flags: flags | always, restorer: restorer(), mask: without_ours(u64::MAX) }
+}
+
+/// Takes a signal for the library.
+pub fn take(signal: c_int, handler: Handler) -> bool {
+    let action = ours((handler as *const ()).expose_provenance() as u64, libc::SA_RESTART as u64);
+    match (kernels(signal, Some(&action)), settings(signal)) {
+        (Ok(before), Some(settings)) => settings.set(before),
+        _ => return false,
+    }
+    true
+}
+
+/// Flags whose effect the kernel has before it calls a handler: they apply to the library's, too.
+const OF_KERNEL: u64 =
+    (libc::SA_NOCLDSTOP | libc::SA_NOCLDWAIT | libc::SA_RESTART) as u64 | SA_RESETHAND | SA_EXPOSE_TAGBITS;
+const SA_RESETHAND: u64 = 1 << 31;
+const SA_EXPOSE_TAGBITS: u64 = 0x800;
+
+/// Flags that the kernel knows; it clears others (`UAPI_SA_FLAGS`).
+const KNOWN: u64 = OF_KERNEL | (libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER) as u64 | SA_RESTORER;
+
+/// rt_sigaction(2) for the program: its handlers are kept here, and called by the library's. Returns the old settings.
+pub fn change(signal: c_int, new: Option<Action>) -> Result<Action, i64> {
+    let Some(settings) = settings(signal) else { return kernels(signal, new.as_ref()) };
+    let new = new.map(|action| Action { flags: action.flags & KNOWN, ..action });
+    let _guard = CHANGING.lock();
+    let kept = settings.get();
+    // A child that shares this memory until it calls exec has actions of its own in the kernel, and no place for them
+    // here.
+    let is_own = is_own_process();
+    if bit(signal) & OURS != 0 {
+        if let Some(new) = new.filter(|_| is_own) {
+            settings.set(new);
         }
-        handler => {
-            // Mask that the kernel would use for the program's handler: the old one, the action's own, and the signal.
-            // SAFETY: the kernel's own context.
-            let before = unsafe { (&raw const (*context.cast::<libc::ucontext_t>()).uc_sigmask).cast::<u64>().read() };
-            let mask = without_ours(before | action.mask);
-            // SAFETY: reads our own memory; the return from this handler sets the mask as it was.
-            unsafe { call!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, (&raw const mask).addr(), 0, SET_BYTES) };
-            let handler = core::ptr::with_exposed_provenance::<()>(handler);
-            // SAFETY: the program registered this handler; a plain one ignores the last two arguments.
-            unsafe { core::mem::transmute::<*const (), Handler>(handler)(signal, info, context) };
+        return Ok(kept);
+    }
+    let is_handler = |action: &Action| !matches!(size(action.handler), libc::SIG_DFL | libc::SIG_IGN);
+    let before = match &new {
+        Some(new) if is_handler(new) && new.flags & SA_RESTORER != 0 && is_own => {
+            settings.set(*new);
+            let before = kernels(signal, Some(&ours(delivery(), new.flags & OF_KERNEL)));
+            if before.is_err() {
+                settings.set(kept);
+            }
+            before
+        }
+        // On the library's stack, which is present.
+        Some(new) if is_handler(new) => {
+            let flags = new.flags | libc::SA_ONSTACK as u64;
+            kernels(signal, Some(&Action { flags, mask: without_ours(new.mask), ..*new }))
+        }
+        other => kernels(signal, other.as_ref()),
+    };
+    before.map(|before| if before.handler == delivery() { kept } else { before })
+}
+
+/// Gives all settings to the kernel: for a forked child, which is not paged.
+pub fn hand_back() {
+    for (signal, settings) in (1..).zip(&SETTINGS) {
+        let is_kept = |action: Action| action.handler == delivery() || bit(signal) & OURS != 0;
+        if kernels(signal, None).is_ok_and(is_kept) {
+            // The kernel accepted the same before.
+            let _ = kernels(signal, Some(&settings.get()));
         }
     }
 }

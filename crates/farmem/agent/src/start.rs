@@ -22,7 +22,7 @@ use crate::program::{self, HEAP_END, Program};
 use crate::syscall_user_dispatch::{self, DISPATCH};
 use crate::thread::{self, map_memory};
 use crate::uffd::Uffd;
-use crate::{descriptors, memory, page_fault, signals, syscall_trap};
+use crate::{bus_error, delivery, descriptors, memory, signals, syscall_trap};
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -447,7 +447,8 @@ fn take_signals() -> Result<(), i64> {
     if answer < 0 {
         return Err(answer);
     }
-    let taken = signals::take(libc::SIGBUS, page_fault::on_bus) && signals::take(libc::SIGSYS, syscall_trap::on_call);
+    signals::deliver_by(delivery::on_signal);
+    let taken = signals::take(libc::SIGBUS, bus_error::on_bus) && signals::take(libc::SIGSYS, syscall_trap::on_call);
     let mask = signals::bit(libc::SIGBUS) | signals::bit(libc::SIGSYS);
     // SAFETY: reads our own set. masu's parent may have left them blocked.
     unsafe {

@@ -15,7 +15,7 @@ use crate::program::{HAS_WRITE_ONLY_MAPPING, Program, is_paged, program};
 use crate::registers::Context;
 use crate::signals::{self, Action, SET_BYTES, without_ours};
 use crate::thread::Thread;
-use crate::{descriptors, memory, process, transfer};
+use crate::{delivery, descriptors, memory, process, stub, transfer, vfork};
 
 /// AUDIT_ARCH_X86_64.
 const X86_64: u32 = 0xc000_003e;
@@ -31,7 +31,7 @@ pub unsafe extern "C" fn on_call(signal: c_int, info: *mut libc::siginfo_t, cont
     let code = unsafe { (*info).si_code };
     let Some(program) = program().filter(|_| code == BY_DISPATCH && is_paged()) else {
         // SAFETY: the kernel's own arguments.
-        return unsafe { signals::pass_on(signal, info, context) };
+        return unsafe { delivery::pass_on(signal, info, context) };
     };
     // The kernel's record of such a signal: the call's number and its architecture follow the address.
     // SAFETY: within the kernel's own record of 128 bytes.
@@ -46,6 +46,7 @@ pub unsafe extern "C" fn on_call(signal: c_int, info: *mut libc::siginfo_t, cont
     let mut context = unsafe { Context::of(context) };
     // SAFETY: this is a handler of the library's, and it is not interrupted by itself: its own calls are not trapped.
     let thread = unsafe { Thread::here() };
+    vfork::release_child(thread);
     memory::unpin(thread);
     if i64::from(uint(context.get(libc::REG_RAX))) == libc::SYS_set_robust_list {
         thread.robust = context.get(libc::REG_RDI);
@@ -63,6 +64,13 @@ fn dispatch(program: &'static Program, thread: &mut Thread, context: &mut Contex
     if i64::from(call.number) == libc::SYS_personality && call.arguments[0] & READ_IMPLIES_EXEC != 0 {
         HAS_WRITE_ONLY_MAPPING.store(true, Relaxed);
     }
+    const TRACE_ME: u64 = 0;
+    if i64::from(call.number) == libc::SYS_ptrace
+        && call.arguments[0] == TRACE_ME
+        && let Some(answer) = vfork::trace_me(program, thread)
+    {
+        return context.answer(answer);
+    }
     match calls::kind(call) {
         Kind::Plain => plain(program, thread, context, call),
         Kind::Transfer { address, length, vectors, offset, .. } => {
@@ -77,7 +85,7 @@ fn dispatch(program: &'static Program, thread: &mut Thread, context: &mut Contex
         }
         Kind::Descriptor => match descriptors::emulate(program, call) {
             Some(answer) => context.answer(answer),
-            None => process::pass(thread, context),
+            None => stub::pass(thread, context),
         },
         Kind::Refused { errno, refusal } => {
             program.pager.counters.refuse(refusal);
@@ -94,7 +102,7 @@ fn dispatch(program: &'static Program, thread: &mut Thread, context: &mut Contex
                 // SAFETY: the program's own call.
                 unsafe { crate::kernel::syscall(libc::SYS_exit, call.arguments) };
             }
-            libc::SYS_exit_group => process::pass(thread, context),
+            libc::SYS_exit_group => stub::pass(thread, context),
             libc::SYS_execve | libc::SYS_execveat => process::execute(program, thread, context, call),
             _ => process::make(program, thread, context, call),
         },
@@ -104,7 +112,7 @@ fn dispatch(program: &'static Program, thread: &mut Thread, context: &mut Contex
 /// Has the call made at the program's own address, once its memory is present.
 fn plain(program: &'static Program, thread: &mut Thread, context: &mut Context, call: Call) {
     memory::fault_in(program, thread, call);
-    process::pass(thread, context);
+    stub::pass(thread, context);
 }
 
 const EFAULT: i64 = -(libc::EFAULT as i64);
@@ -136,9 +144,7 @@ fn of_signals(thread: &mut Thread, context: &mut Context, call: Call, signal: Si
             if fourth != SET_BYTES {
                 return Some(EINVAL);
             }
-            let mask = context.mask();
-            // SAFETY: within the kernel's frame; the return from the handler applies this mask.
-            let before = unsafe { mask.read() } | thread.blocked;
+            let before = context.set_of_mask() | thread.blocked;
             if second != 0 {
                 let Some(set) = memory::read_word(second) else { return Some(EFAULT) };
                 let new = match int(first) {
@@ -149,8 +155,7 @@ fn of_signals(thread: &mut Thread, context: &mut Context, call: Call, signal: Si
                 };
                 const NEVER: u64 = 1 << (libc::SIGKILL - 1) | 1 << (libc::SIGSTOP - 1);
                 thread.blocked = signals::ours_of(new);
-                // SAFETY: as above.
-                unsafe { mask.write(without_ours(new) & !NEVER) };
+                context.set_mask(without_ours(new) & !NEVER);
             }
             Some(if third == 0 { 0 } else { write_words(third, &[before]) })
         }
@@ -158,9 +163,10 @@ fn of_signals(thread: &mut Thread, context: &mut Context, call: Call, signal: Si
             let address = call.arguments[set];
             if address != 0 && call.arguments[bytes] == SET_BYTES {
                 let Some(asked) = memory::read_word(address) else { return Some(EFAULT) };
-                let place = &mut thread.pending_call().set;
-                *place = without_ours(asked);
-                context.set_argument(set, (&raw const *place).expose_provenance() as u64);
+                let place = thread.pending_call();
+                place.set = without_ours(asked);
+                place.during = matches!(signal, Signal::MaskDuring { .. }).then_some(asked);
+                context.set_argument(set, (&raw const place.set).expose_provenance() as u64);
             }
             None
         }
@@ -174,6 +180,7 @@ fn of_signals(thread: &mut Thread, context: &mut Context, call: Call, signal: Si
                 if set != 0 && bytes == SET_BYTES {
                     let Some(asked) = memory::read_word(set) else { return Some(EFAULT) };
                     place.set = without_ours(asked);
+                    place.during = Some(asked);
                     place.pair[0] = (&raw const place.set).expose_provenance() as u64;
                 }
                 context.set_argument(pair, (&raw const place.pair).expose_provenance() as u64);
@@ -181,38 +188,31 @@ fn of_signals(thread: &mut Thread, context: &mut Context, call: Call, signal: Si
             None
         }
         Signal::Pending => None,
-        Signal::Stack => Some(of_signal_stack(thread, first, second)),
-        Signal::Return => {
-            let frame = context.get(libc::REG_RSP);
-            // SAFETY: the program asked for it; the frame of this handler is abandoned.
-            unsafe {
-                core::arch::asm!("mov rsp, {frame}", "mov eax, 15", "syscall", "ud2", frame = in(reg) frame, options(noreturn))
-            }
-        }
+        Signal::Stack => Some(of_signal_stack(thread, context, first, second)),
+        Signal::Return => delivery::return_from_handler(thread, context),
     }
 }
 
-/// sigaltstack(2): the kernel's stack is always the library's. The program's settings are stored and reported back, and
-/// its handlers run on the library's stack, which has 240 KiB.
-fn of_signal_stack(thread: &mut Thread, new: u64, old: u64) -> i64 {
-    let before = thread.programs_stack;
+/// sigaltstack(2): the kernel's stack is always the library's. The program's is used when a signal is delivered.
+fn of_signal_stack(thread: &mut Thread, context: &Context, new: u64, old: u64) -> i64 {
+    let (before, sp) = (thread.programs_stack, context.get(libc::REG_RSP));
     if new != 0 {
         let words = [0, 8, 16].map(|offset| memory::read_word(new + offset));
         let [Some(start), Some(flags), Some(bytes)] = words else { return EFAULT };
-        let flags = int(flags);
-        if flags & libc::SS_DISABLE == 0 && bytes < libc::MINSIGSTKSZ as u64 {
-            return -i64::from(libc::ENOMEM);
-        }
-        thread.programs_stack = libc::stack_t {
+        let stack = libc::stack_t {
             ss_sp: core::ptr::with_exposed_provenance_mut(size(start)),
-            ss_flags: flags & libc::SS_DISABLE,
+            ss_flags: int(flags),
             ss_size: size(bytes),
         };
+        if let Err(answer) = delivery::set_stack(thread, &stack, sp) {
+            return answer;
+        }
     }
     if old == 0 {
         return 0;
     }
-    write_words(old, &[before.ss_sp.addr() as u64, i64::from(before.ss_flags).cast_unsigned(), before.ss_size as u64])
+    let flags = delivery::flags(&before, sp);
+    write_words(old, &[before.ss_sp.addr() as u64, u64::from(flags.cast_unsigned()), before.ss_size as u64])
 }
 
 fn read_action(address: u64) -> Option<Action> {

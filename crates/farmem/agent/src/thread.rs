@@ -35,6 +35,8 @@ pub struct PendingCall {
     last_pin: usize,
     /// Whether the kernel uses any of the following fields.
     is_used: bool,
+    /// Mask of the program while the call lasts, if it is the call's own (sigsuspend(2)).
+    pub during: Option<u64>,
     /// Signal set for the kernel instead of the program's.
     pub set: u64,
     /// Address and size of a set, for pselect6.
@@ -61,6 +63,12 @@ pub struct Thread {
     pub blocked: u64,
     /// Number of attempts in a row to become another program.
     pub exec_tries: u32,
+    /// Child with this thread's memory that asked to be traced (`process::trace_me`); 0: none.
+    pub traced: u32,
+    /// Record of the last child on this thread's stack.
+    pub child: *mut Thread,
+    /// Where that child's parent and the child continue, and registers of both (`process.rs`).
+    pub resume: [u64; 7],
     /// Copied arguments of clone3.
     pub clone_arguments: [u64; 16],
     pins: [[u64; 2]; MOST_PINS],
@@ -119,6 +127,36 @@ impl Thread {
         let record = start_of_stack() + BYTES - RECORD_BYTES;
         // SAFETY: the kernel runs handlers only on stacks that `map` made, with a record beside each; and the caller's.
         unsafe { &mut *core::ptr::with_exposed_provenance_mut::<Thread>(record) }
+    }
+
+    /// The thread on whose handlers' stack this runs, if it runs on one: `stack` is the alternate stack that the kernel
+    /// had when it called the handler.
+    ///
+    /// # Safety
+    /// That of [`Thread::here`].
+    pub unsafe fn on(stack: libc::stack_t) -> Option<&'static mut Thread> {
+        let start = start_of_stack();
+        let is_ours = stack.ss_flags & libc::SS_DISABLE == 0
+            && stack.ss_sp.addr() == start + GUARD_BYTES
+            && stack.ss_size == BYTES - RECORD_BYTES - GUARD_BYTES;
+        // SAFETY: the caller's; the program cannot give such a stack to the kernel.
+        is_ours.then(|| unsafe { Thread::here() })
+    }
+
+    /// Whether an address lies in the stack beside this record.
+    pub fn owns(&self, address: u64) -> bool {
+        let start = self.stack.ss_sp.addr() as u64;
+        address >= start && address - start <= BYTES as u64
+    }
+
+    /// Mask of the program during the call with this completion flag, if the call has one of its own.
+    pub fn end_call(&mut self, word: u64) -> Option<u64> {
+        let last = self.calls_now.checked_sub(1).and_then(|last| self.calls.get_mut(last))?;
+        if last.word != word {
+            return None;
+        }
+        last.word = 0;
+        last.during.take()
     }
 
     /// Remembers pages that stay until the thread's next call. Pages that follow the call's last run, or begin on the
@@ -203,7 +241,7 @@ impl Thread {
         let at = self.calls_now.min(MOST_CALLS - 1);
         (self.calls_now, self.first_pin) = (at + 1, self.pinned);
         let call = &mut self.calls[at];
-        (call.word, call.flag_value, call.is_used) = (0, 0, false);
+        (call.word, call.flag_value, call.is_used, call.during) = (0, 0, false, None);
         call
     }
 
@@ -216,9 +254,18 @@ impl Thread {
         }
     }
 
-    /// Forgets all calls.
-    pub const fn forget_calls(&mut self) {
-        (self.calls_now, self.exec_tries) = (0, 0);
+    /// Unpins all pages of an ended thread, and forgets what belonged to it. The lock is held.
+    pub fn release(&mut self) {
+        if let Some(program) = program() {
+            let unpin = |(start, pages): (u64, u64)| {
+                (0..pages).for_each(|page| program.pager.unpin(start + page * PAGE_BYTES));
+            };
+            self.take_pins(0).for_each(unpin);
+            self.take_thread_pins(0).for_each(unpin);
+        }
+        (self.robust, self.blocked, self.exec_tries, self.traced) = (0, 0, 0, 0);
+        (self.calls_now, self.child) = (0, core::ptr::null_mut());
+        self.programs_stack = NO_STACK;
     }
 
     /// Call that was begun last.
@@ -272,16 +319,7 @@ pub fn new_record() -> Option<*mut Thread> {
                 number.store(0, Relaxed);
                 // SAFETY: its thread has ended, and with it the use of its pins.
                 let dead = unsafe { &mut *record };
-                if let Some(program) = program() {
-                    let unpin = |(start, pages): (u64, u64)| {
-                        (0..pages).for_each(|page| program.pager.unpin(start + page * PAGE_BYTES));
-                    };
-                    dead.take_pins(0).for_each(unpin);
-                    dead.take_thread_pins(0).for_each(unpin);
-                    (dead.robust, dead.blocked) = (0, 0);
-                    dead.forget_calls();
-                    dead.programs_stack = NO_STACK;
-                }
+                dead.release();
                 return Some(record);
             }
         }
@@ -301,7 +339,9 @@ pub fn new_record() -> Option<*mut Thread> {
     }
 }
 
-const NO_STACK: libc::stack_t = libc::stack_t { ss_sp: core::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
+/// No alternate stack.
+pub const NO_STACK: libc::stack_t =
+    libc::stack_t { ss_sp: core::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
 
 fn map() -> Option<*mut Thread> {
     let start = map_memory(2 * BYTES)?;

@@ -7,7 +7,7 @@ use crate::kernel::{self, call};
 use crate::program::Program;
 use crate::registers::Context;
 use crate::thread::Thread;
-use crate::{memory, process};
+use crate::{memory, stub};
 
 /// Positions of such a call's arguments.
 pub struct Shape {
@@ -37,11 +37,11 @@ pub fn make(program: &'static Program, thread: &mut Thread, context: &mut Contex
                 return context.answer(-i64::from(libc::EFAULT));
             };
             memory::fault_in_up_to(program, thread, part, most + 8);
-            process::pass_part(thread, context, part);
+            stub::pass_part(thread, context, part);
         }
         None => {
             memory::fault_in(program, thread, asked);
-            if asked == call { process::pass(thread, context) } else { process::pass_part(thread, context, asked) }
+            if asked == call { stub::pass(thread, context) } else { stub::pass_part(thread, context, asked) }
         }
     }
 }

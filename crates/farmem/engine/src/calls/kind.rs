@@ -71,11 +71,13 @@ pub enum Refusal {
     NetworkCard,
     /// The buffer must be present as a whole, and a part of it would be another message.
     LargeMessage,
+    /// The tracer would get the pager's signals, and may keep them from the program.
+    TraceMe,
 }
 
 impl Refusal {
     /// All refusals, by their numbers.
-    pub const ALL: [Refusal; 10] = [
+    pub const ALL: [Refusal; 11] = [
         Refusal::IoUring,
         Refusal::KernelAio,
         Refusal::Vmsplice,
@@ -86,6 +88,7 @@ impl Refusal {
         Refusal::ZeroCopy,
         Refusal::NetworkCard,
         Refusal::LargeMessage,
+        Refusal::TraceMe,
     ];
 
     /// Name in reports.
@@ -102,6 +105,7 @@ impl Refusal {
             Refusal::ZeroCopy => "sending without a copy (SO_ZEROCOPY)",
             Refusal::NetworkCard => "memory shared with a network card (XDP_UMEM_REG)",
             Refusal::LargeMessage => "a message larger than an eighth of local memory",
+            Refusal::TraceMe => "tracing by the parent (PTRACE_TRACEME)",
         }
     }
 
@@ -120,6 +124,9 @@ impl Refusal {
             Refusal::ZeroCopy => "it uses memory after its call; programs copy instead",
             Refusal::NetworkCard => "it cannot be paged",
             Refusal::LargeMessage => "it must be in memory as a whole; a larger --local lets it through",
+            Refusal::TraceMe => {
+                "its parent would stop it at each of the pager's signals; a program is not paged if it is traced before its exec"
+            }
         }
     }
 }

@@ -1,0 +1,166 @@
+//! Stubs by which a handler has the program's call made: the way out of the trap, and out of the stub again when a signal
+//! comes.
+
+use core::arch::global_asm;
+
+use farmem_engine::calls::Call;
+
+use crate::kernel::size;
+use crate::registers::Context;
+use crate::thread::Thread;
+
+// A call is passed on by returning from the handler to one of these stubs instead of the program's own instruction. The
+// return address and some words lie below the program's red zone. `ret 136` jumps there and restores the stack pointer,
+// in one instruction, so that no signal comes between. Registers are as the call leaves them.
+global_asm!(
+    ".globl masu_pass",
+    ".hidden masu_pass",
+    ".p2align 4",
+    "masu_pass:",
+    ".cfi_startproc",
+    ".cfi_def_cfa rsp, 144",
+    ".cfi_offset rip, -144",
+    "syscall",
+    // Completion flag: see `Thread::over`.
+    "mov qword ptr [rsp + 8], 0",
+    "ret 136",
+    ".cfi_endproc",
+    ".globl masu_pass_end",
+    ".hidden masu_pass_end",
+    "masu_pass_end:",
+    // With other arguments than the program's, which it gets back: a caller may rely on them afterwards.
+    ".globl masu_pass_part",
+    ".hidden masu_pass_part",
+    ".p2align 4",
+    "masu_pass_part:",
+    ".cfi_startproc",
+    ".cfi_def_cfa rsp, 168",
+    ".cfi_offset rip, -168",
+    "syscall",
+    "mov rdi, [rsp + 16]",
+    "mov rsi, [rsp + 24]",
+    "mov rdx, [rsp + 32]",
+    "mov qword ptr [rsp + 8], 0",
+    "ret 160",
+    ".cfi_endproc",
+    ".globl masu_pass_part_end",
+    ".hidden masu_pass_part_end",
+    "masu_pass_part_end:",
+    // exec: when the kernel returns EFAULT (14), the program makes its call anew. See `execute`.
+    ".macro masu_exec name, number",
+    ".globl \\name",
+    ".hidden \\name",
+    ".p2align 4",
+    "\\name:",
+    ".cfi_startproc",
+    ".cfi_def_cfa rsp, 144",
+    ".cfi_offset rip, -144",
+    "syscall",
+    "cmp rax, -14",
+    "mov qword ptr [rsp + 8], 0",
+    "jne 5f",
+    "sub qword ptr [rsp], 2",
+    "mov eax, \\number",
+    "5:",
+    "ret 136",
+    ".cfi_endproc",
+    ".endm",
+    "masu_exec masu_execve, 59",
+    "masu_exec masu_execveat, 322",
+);
+
+unsafe extern "C" {
+    fn masu_pass();
+    fn masu_pass_end();
+    fn masu_pass_part();
+    fn masu_pass_part_end();
+    fn masu_execve();
+    fn masu_execveat();
+}
+
+/// Distance of the stub's words below the program's stack pointer: the red zone, the return address, and `words` words.
+const fn below(words: usize) -> u64 {
+    128 + 8 * (1 + words as u64)
+}
+
+/// Address of the first of these words, the completion flag: it tells when a call is done.
+fn stamp_at(context: &Context, words: usize) -> u64 {
+    context.get(libc::REG_RSP) - below(words) + 8
+}
+
+/// Returns from the handler so that the call is made, with its arguments from the context, and the program continues
+/// behind it.
+pub fn pass(thread: &mut Thread, context: &mut Context) {
+    let flag_value = thread.passed_on(stamp_at(context, 1));
+    leave_by(context, masu_pass as *const (), [flag_value]);
+}
+
+/// The same for a part of the call: the program's first three arguments are replaced while it is made.
+pub fn pass_part(thread: &mut Thread, context: &mut Context, part: Call) {
+    let [first, second, third, ..] = context.arguments();
+    (0..3).for_each(|number| context.set_argument(number, part.arguments[number]));
+    let flag_value = thread.passed_on(stamp_at(context, 4));
+    leave_by(context, masu_pass_part as *const (), [flag_value, first, second, third]);
+}
+
+/// The same for execve or execveat, which the program makes anew after EFAULT.
+pub fn pass_exec(thread: &mut Thread, context: &mut Context, is_execve: bool) {
+    let stub = if is_execve { masu_execve } else { masu_execveat };
+    let flag_value = thread.passed_on(stamp_at(context, 1));
+    leave_by(context, stub as *const (), [flag_value]);
+}
+
+/// Leaves the handler by a stub: the return address and the words lie below the red zone.
+pub fn leave_by<const WORDS: usize>(context: &mut Context, stub: *const (), words: [u64; WORDS]) {
+    let stack = context.get(libc::REG_RSP) - below(WORDS);
+    let next = context.get(libc::REG_RIP);
+    let place = core::ptr::with_exposed_provenance_mut::<u64>(size(stack));
+    // SAFETY: below the program's red zone nothing of its stack is in use; a missing page there is brought.
+    unsafe {
+        place.write_volatile(next);
+        for (number, word) in words.into_iter().enumerate() {
+            place.add(1 + number).write_volatile(word);
+        }
+    }
+    context.set(libc::REG_RSP, stack);
+    context.set(libc::REG_RIP, stub.expose_provenance() as u64);
+}
+
+/// Length of the instruction that makes a call.
+const SYSCALL_BYTES: u64 = 2;
+
+/// Takes a thread that was interrupted in a stub back to the program's own instruction, as if the call had been made
+/// there: handlers see the program's addresses, and a call that the kernel restarts is trapped again. Returns the
+/// program's mask during the call, if the call has one of its own and was interrupted.
+///
+/// A call that was not begun stays in the stub: a program whose timer is faster than the trap would never make it.
+pub fn leave_stub(thread: &mut Thread, context: &mut Context) -> Option<u64> {
+    let address = |place: *const ()| place.expose_provenance() as u64;
+    let at = context.get(libc::REG_RIP);
+    let within = |start: u64, end: *const ()| (start..address(end)).contains(&at).then_some(start);
+    let (pass, part) = (address(masu_pass as *const ()), address(masu_pass_part as *const ()));
+    let (start, words) = if let Some(start) = within(pass, masu_pass_end as *const ()) {
+        (start, 1)
+    } else if let Some(start) = within(part, masu_pass_part_end as *const ()) {
+        (start, 4)
+    } else if [masu_execve as *const (), masu_execveat as *const ()].map(address).contains(&at) {
+        (at, 1)
+    } else {
+        return None;
+    };
+    // The instruction leaves the next one's address in rcx.
+    if at == start && context.get(libc::REG_RCX) != start + SYSCALL_BYTES {
+        return None;
+    }
+    let stack = context.get(libc::REG_RSP);
+    let place = core::ptr::with_exposed_provenance::<u64>(size(stack));
+    // SAFETY: the words that `leave_by` wrote there; a missing page is brought.
+    let word = |number: usize| unsafe { place.add(number).read_volatile() };
+    if words == 4 {
+        (0..3).for_each(|number| context.set_argument(number, word(2 + number)));
+    }
+    let is_to_be_made = at == start;
+    context.set(libc::REG_RIP, word(0).wrapping_sub(if is_to_be_made { SYSCALL_BYTES } else { 0 }));
+    context.set(libc::REG_RSP, stack + below(words));
+    thread.end_call(stack + 8).filter(|_| !is_to_be_made)
+}
