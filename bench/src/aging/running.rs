@@ -179,7 +179,9 @@ mod tests {
             cpu_us: 7,
             run_us: 1000,
             mlocked_bytes_max: Bytes(4096),
+            brought_in_bytes: Bytes(0),
             dropped_bytes: Bytes(8192),
+            left: Vec::new(),
             releases: 2,
             ..Summary::default()
         };

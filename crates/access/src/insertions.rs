@@ -180,9 +180,10 @@ impl Insertions {
         let _ = self.members.delete(&pid.0.to_ne_bytes()); // It may have ended, and its membership with it.
     }
 
-    /// Number of members.
-    pub fn members(&self) -> usize {
-        self.members.keys().count()
+    /// Members: those added, and the processes that they started since. A parent that only starts others is one, too.
+    pub fn member_pids(&self) -> Vec<Pid> {
+        let pid = |bytes: Vec<u8>| Some(Pid(i32::from_ne_bytes(*bytes.first_chunk()?)));
+        self.members.keys().filter_map(pid).collect()
     }
 
     /// Insertions since the last call, in order of insertion. Each processor reports its own runs, and a reading

@@ -19,7 +19,7 @@ use units::{Bytes, Fraction};
 
 use crate::class::Class;
 use crate::levels::Preferences;
-use crate::report::{Event, Summary, UnlockReason};
+use crate::report::{Event, Running, Summary, UnlockReason};
 use crate::scope::{Members, Scope};
 use crate::streams::Streams;
 use crate::swap::Swap;
@@ -132,6 +132,12 @@ impl<F: KernelFiles + Sync + 'static> Daemon<F> {
         }
     }
 
+    /// Followed processes that still run: those that were named, and their descendants. Empty without streams.
+    pub fn members(&self) -> Vec<Running> {
+        let members = self.streams.as_ref().map_or(Vec::new(), |streams| streams.members(self.files));
+        members.into_iter().map(|(pid, name)| Running { pid, name }).collect()
+    }
+
     /// Scans first, and acts until all wanted pages are mlocked or `is_urgent` returns true: processes started
     /// after this find them protected.
     ///
@@ -222,7 +228,10 @@ impl<F: KernelFiles + Sync + 'static> Daemon<F> {
         let restored = self.host_settings.restore().and(followed);
         if let Some(streams) = &mut self.streams {
             streams.finish(self.files, now, is_urgent, &mut events)?;
-            (summary.dropped_bytes, summary.left_bytes) = streams.totals();
+            let tally = streams.tally();
+            summary.brought_in_bytes = tally.all_brought_in().bytes();
+            (summary.dropped_bytes, summary.left_bytes) = (tally.all_dropped().bytes(), tally.all_left().bytes());
+            summary.left = tally.lines();
         }
         summary.refaults = self.control.refaults();
         restored?;

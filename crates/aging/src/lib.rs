@@ -17,6 +17,7 @@ pub mod daemon;
 pub mod headroom;
 pub mod headroom_monitor;
 pub mod left_out;
+pub mod left_pages;
 pub mod levels;
 pub mod mapped;
 pub mod mlocks;

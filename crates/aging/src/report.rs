@@ -9,6 +9,7 @@ use units::{Bytes, Fraction};
 use crate::class::Class;
 use crate::controller::Why;
 use crate::left_out::LeftOut;
+use crate::left_pages::{Ended, Left};
 use crate::levels::Level;
 
 /// Event of one line. `event` and `why` have the words of 0.1.0 in JSON for one release more.
@@ -63,6 +64,8 @@ pub enum Event {
         dropped_bytes: Bytes,
         /// Waiting: newest pages, or dirty ones.
         waiting_bytes: Bytes,
+        /// Kept while memory is free: the command, or the process, may come back to them.
+        kept_bytes: Bytes,
         /// Not dropped: mapped, or in an unreachable file.
         left_bytes: Bytes,
     },
@@ -77,6 +80,29 @@ pub enum Event {
         pid: Pid,
         /// Command name.
         name: Untrusted,
+    },
+    /// A process is no stream any more.
+    NoStream {
+        /// Pid.
+        pid: Pid,
+        /// Command name.
+        name: Untrusted,
+        /// Reason.
+        why: Ended,
+    },
+    /// A process reads again what it has read: its pages stay for a time.
+    Keeping {
+        /// Pid.
+        pid: Pid,
+        /// Command name.
+        name: Untrusted,
+    },
+    /// The command, or the named processes, ended, and processes that they started still run.
+    Outlived {
+        /// Processes that still run.
+        processes: Vec<Running>,
+        /// masu waits for their end.
+        followed: bool,
     },
     /// A kernel setting was written.
     #[serde(rename = "turned")]
@@ -117,6 +143,15 @@ pub enum Event {
         /// Reason.
         why: String,
     },
+}
+
+/// A running process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Running {
+    /// Pid.
+    pub pid: Pid,
+    /// Command name.
+    pub name: Untrusted,
 }
 
 /// Mlocked amount of a class.
@@ -173,10 +208,16 @@ pub struct Summary {
     /// Maximum of mlocked bytes, as measured.
     #[serde(flatten, with = "units::renamed::mlocked_bytes_max")]
     pub mlocked_bytes_max: Bytes,
+    /// Bytes that streams brought into the page cache: those dropped, and those left.
+    #[serde(default)]
+    pub brought_in_bytes: Bytes,
     /// Dropped bytes of streams.
     pub dropped_bytes: Bytes,
-    /// Bytes of streams not dropped: mapped, or unreachable.
+    /// Bytes of streams not dropped.
     pub left_bytes: Bytes,
+    /// The same, by reason and owner.
+    #[serde(default)]
+    pub left: Vec<Left>,
     /// Number of unlocks for lack of headroom, or because all tasks stalled.
     pub releases: u64,
     /// Refaults by class.
@@ -219,10 +260,13 @@ impl fmt::Display for Event {
                     class.name()
                 )
             }
-            Event::Dropped { bytes, dropped_bytes, waiting_bytes, left_bytes } => {
+            Event::Dropped { bytes, dropped_bytes, waiting_bytes, kept_bytes, left_bytes } => {
                 write!(f, "dropped {bytes} behind streams, {dropped_bytes} in all; {waiting_bytes} waiting")?;
+                if *kept_bytes > Bytes(0) {
+                    write!(f, "; {kept_bytes} kept while memory is free")?;
+                }
                 if *left_bytes > Bytes(0) {
-                    write!(f, "; {left_bytes} not dropped: mapped, or in an unreachable file")?;
+                    write!(f, "; {left_bytes} left")?;
                 }
                 Ok(())
             }
@@ -231,6 +275,31 @@ impl fmt::Display for Event {
             }
             Event::Stream { pid, name } => {
                 write!(f, "process {pid} ({name}) is a stream: its insertions are dropped")
+            }
+            Event::NoStream { pid, name, why: Ended::ReadsAgain } => {
+                write!(f, "process {pid} ({name}) is no stream any more: it reads what it has read twice, which stays")
+            }
+            Event::NoStream { pid, name, why: Ended::Scattered } => {
+                write!(f, "process {pid} ({name}) is no stream any more: it reads at random, and its pages stay")
+            }
+            Event::Keeping { pid, name } => {
+                write!(
+                    f,
+                    "process {pid} ({name}) reads again what it has read: this stays while memory is free, until it ends"
+                )
+            }
+            Event::Outlived { processes, followed } => {
+                /// Processes that are named.
+                const NAMED: usize = 8;
+                let names = processes.iter().take(NAMED).map(|Running { pid, name }| format!("{pid} ({name})"));
+                let names = names.collect::<Vec<_>>().join(", ");
+                let more = processes.len().saturating_sub(NAMED);
+                let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+                if *followed {
+                    write!(f, "has ended; still running and followed to the end: {names}{more}; Ctrl-C ends masu")
+                } else {
+                    write!(f, "still running, and followed no longer: {names}{more}")
+                }
             }
             Event::Written { path, value, class } => write!(f, "{path} <- {value} ({})", class.name()),
             Event::Nothing { class, why } => write!(f, "{}: nothing to do: {why}", class.name()),
@@ -266,6 +335,7 @@ impl fmt::Display for UnlockReason {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::left_pages::Reason;
 
     fn mlocked() -> Event {
         let classes = vec![
@@ -335,7 +405,9 @@ mod tests {
             cpu_us: 2,
             mlocked_bytes_max: Bytes(3),
             dropped_bytes: Bytes(4),
+            brought_in_bytes: Bytes(9),
             left_bytes: Bytes(5),
+            left: vec![Left { why: Reason::Missed, bytes: Bytes(5), pid: None, name: None, device: None }],
             releases: 6,
             refaults: vec![Refaults { class: Class::ReadOnly, refaults: 7 }],
         };

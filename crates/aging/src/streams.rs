@@ -1,43 +1,92 @@
 //! Drop-behind for streams: pages that streams insert into the page cache are dropped again, and no others.
 //!
-//! `policy` decides the time; `detect` finds streams when none was named; `act` drops pages, and verifies the result.
+//! `policy` decides the time; `detect` finds streams when none was named; `passes` tells a second use from the first;
+//! `kept` has the pages that stay while memory is free; `mapped` handles pages that the stream maps; `act` drops pages,
+//! and verifies the result; `tally` adds up.
 
 pub mod act;
 pub mod detect;
+pub mod due;
+pub mod kept;
+pub mod lifetimes;
+pub mod mapped;
+pub mod passes;
 pub mod policy;
+pub mod tally;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use access::backend::Unavailable;
-use access::insertions::{Filter, Insertions, Membership};
+use access::insertions::{Filter, Insertion, Insertions, Membership};
 use linux::read_ahead::read_ahead;
-use linux::{KernelFiles, Pid, stat, status};
+use linux::{KernelFiles, Pid, Untrusted, stat, status};
 use units::{Bytes, Pages};
 
+use crate::left_pages::Reason;
 use crate::levels::Level;
 use crate::policy::streams_may_keep;
 use crate::report::Event;
-use act::{DropResult, Dropper};
-use detect::Detector;
+use act::{DropResult, Dropper, Places};
+use detect::{Detector, FILES_MOST, Part};
+use due::Due;
+use kept::Kept;
+use lifetimes::{Lifetimes, free_memory};
+use mapped::{OwnMappings, mappers};
+use passes::{Passes, Time};
 use policy::{Queue, SETTINGS};
+use tally::{Owner, Tally};
+
+/// Pages that stay while memory is free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keep {
+    /// Pages that a process inserts twice, until it ends; pages inserted a third time stay for good.
+    ReadAgain,
+    /// All clean pages, until the end: masu ends with the command that they are for.
+    All,
+}
 
 /// Follows page-cache insertions, and drops the pages of streams.
 #[derive(Debug)]
 pub struct Streams {
     insertions: Insertions,
-    /// Detector of streams, if insertions of all processes are followed.
-    detector: Option<Detector>,
-    known: BTreeSet<Pid>,
+    filter: Filter,
+    keep: Keep,
+    followed: Followed,
+    /// Processes reported as streams, and as readers of what they have read before, each with the time of its line.
+    told: Told,
     queue: Queue,
+    kept: Kept,
+    own: OwnMappings,
+    lifetimes: Lifetimes,
+    /// Pages that may be kept beside those that are.
+    room: Pages,
+    room_at: Option<Duration>,
     dropper: Dropper,
     /// Readahead size of the kernel, by device.
     read_ahead: BTreeMap<(u32, u32), Pages>,
     memory: Bytes,
-    totals: DropResult,
+    tally: Tally,
     reported: Reported,
     unreachable_reported: usize,
     forgot_at: Duration,
+}
+
+/// Passes of the followed processes.
+#[derive(Debug)]
+enum Followed {
+    /// All processes are followed: each may be a stream.
+    Detect(Detector),
+    /// Of all that is followed.
+    Whole(Passes),
+}
+
+/// Reported processes. A process is reported once, and once more when the report before is old.
+#[derive(Debug, Default)]
+struct Told {
+    streams: BTreeMap<Pid, Duration>,
+    ended: BTreeMap<Pid, Duration>,
+    keeping: BTreeMap<Pid, Duration>,
 }
 
 /// Reported totals, with the time of the report.
@@ -51,11 +100,20 @@ struct Reported {
 /// Shortest interval between two lines about dropped pages.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
+/// Shortest interval between two lines of one kind about one process.
+const PROCESS_LINE_EVERY: Duration = Duration::from_secs(60);
+
+/// Interval of reading the free memory.
+const ROOM_EVERY: Duration = Duration::from_millis(200);
+
 /// Readahead size of kernels that do not show it: 128 KiB.
 const USUAL: Pages = Pages(32);
 
 /// Interval of reading the insertions.
 const EVERY: Duration = Duration::from_millis(50);
+
+/// Kept pages of a process that are reported: 1 MiB.
+const KEPT_REPORTED_MIN: Pages = Pages(256);
 
 impl Streams {
     /// Starts the tracing. `memory` is the amount that the level is a fraction of.
@@ -65,21 +123,32 @@ impl Streams {
     pub fn begin(
         files: &impl KernelFiles,
         filter: Filter,
+        keep: Keep,
         level: Level,
         memory: Bytes,
     ) -> Result<Streams, Unavailable> {
         let insertions = Insertions::of(filter)?;
-        let dropper = Dropper::new(files)
-            .map_err(|error| Unavailable { reason: error.to_string(), remedy: "Mount /proc.".to_owned() })?;
+        let dropper = Dropper::new(files).map_err(|error| no_mounts(&error))?;
+        let followed = match filter {
+            Filter::All => Followed::Detect(Detector::default()),
+            Filter::Group(_) | Filter::Members => Followed::Whole(Passes::default()),
+        };
         let mut streams = Streams {
             insertions,
-            detector: (filter == Filter::All).then(Detector::default),
-            known: BTreeSet::new(),
+            filter,
+            keep,
+            followed,
+            told: Told::default(),
             queue: Queue::new(SETTINGS),
+            kept: Kept::default(),
+            own: OwnMappings::default(),
+            lifetimes: Lifetimes::default(),
+            room: Pages(0),
+            room_at: None,
             dropper,
             read_ahead: BTreeMap::new(),
             memory,
-            totals: DropResult::default(),
+            tally: Tally::default(),
             reported: Reported::default(),
             unreachable_reported: 0,
             forgot_at: Duration::ZERO,
@@ -109,6 +178,13 @@ impl Streams {
         self.insertions.remove_member(pid);
     }
 
+    /// Followed processes that still run, with their names: those that were named, and their descendants.
+    pub fn members(&self, files: &impl KernelFiles) -> Vec<(Pid, Untrusted)> {
+        let runs = |pid: &Pid| stat::stat(files, *pid).is_ok_and(|stat| !matches!(stat.state, 'Z' | 'X'));
+        let running = self.insertions.member_pids().into_iter().filter(|pid| *pid != Pid::own()).filter(runs);
+        running.map(|pid| (pid, name_of(files, pid))).collect()
+    }
+
     /// Sets the amount that may stay from now on.
     pub fn set_level(&mut self, level: Level) {
         let keep = streams_may_keep(level, self.memory).unwrap_or(Bytes(u64::MAX));
@@ -120,9 +196,9 @@ impl Streams {
         EVERY
     }
 
-    /// Dropped bytes, and bytes not dropped, in all.
-    pub fn totals(&self) -> (Bytes, Bytes) {
-        (self.totals.dropped.bytes(), self.totals.left.bytes())
+    /// Account of all streams.
+    pub fn tally(&self) -> &Tally {
+        &self.tally
     }
 
     /// Reads the insertions, and drops passed pages.
@@ -135,28 +211,92 @@ impl Streams {
         now: Duration,
         events: &mut Vec<Event>,
     ) -> Result<(), Unavailable> {
+        self.make_room(files, now);
+        self.fetch(files, now)?;
+        self.report_streams(files, now, events);
+        let mut due = self.queue.due(now);
+        due.retain(|due| !self.keeps(files, due, now));
+        let passed = |due: &Due| is_passed(&self.followed, &self.read_ahead, due);
+        due.iter_mut().for_each(|due| due.may_page_out = passed(due));
+        due.extend(self.own.due(files, now, passed));
+        self.drop_due(files, due, now);
+        if now >= self.reported.at + LINE_EVERY {
+            self.report(now, events);
+        }
+        Ok(())
+    }
+
+    /// Reads the insertions into the queue.
+    fn fetch(&mut self, files: &impl KernelFiles, now: Duration) -> Result<(), Unavailable> {
         let own = Pid::own();
         let fetched = self.insertions.fetch()?;
         // Pages that masu reads for itself are few, and not of a stream.
         for insertion in fetched.into_iter().filter(|insertion| insertion.process != own) {
-            let of_streams = match &mut self.detector {
-                None => vec![insertion],
-                Some(detector) => detector.add(insertion),
-            };
-            for insertion in of_streams {
+            for part in self.followed.parts(insertion) {
+                self.add(files, now, part);
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, files: &impl KernelFiles, now: Duration, part: Part) {
+        let Part { insertion, time } = part;
+        let count = insertion.pages.end - insertion.pages.start;
+        self.tally.brought_in(count);
+        match (self.keep, time) {
+            (Keep::ReadAgain, Time::Later) => {
+                let pid = insertion.process;
+                self.tally.left(Reason::ReadAgain, Some(Owner::Process(pid, name_of(files, pid))), count);
+            }
+            (_, Time::Second | Time::Later) if self.room.0 >= count => {
+                self.room.0 -= count;
+                self.lifetimes.note(files, insertion.process);
+                self.kept.keep(insertion.file, insertion.pages, insertion.process);
+            }
+            _ => {
                 let device = insertion.file.device;
                 let ahead =
                     *self.read_ahead.entry(device).or_insert_with(|| read_ahead(files, device).unwrap_or(USUAL));
                 self.queue.insert(now, &insertion, ahead);
             }
         }
-        self.report_streams(files, now, events);
-        let due = self.queue.due(now);
-        self.drop_due(files, due, now);
-        if now >= self.reported.at + LINE_EVERY {
-            self.report(now, events);
+    }
+
+    /// Keeps passed pages of a command while memory is free: clean ones that no process of it maps.
+    fn keeps(&mut self, files: &impl KernelFiles, due: &Due, now: Duration) -> bool {
+        let is_wanted = self.keep == Keep::All && (due.attempts, due.writes) == (0, 0) && due.early.is_none();
+        if !is_wanted
+            || due.count() > self.room.0
+            || self.own.is_mapped(files, due, &due.pages, now)
+            || self.dropper.has_unwritten(files, due)
+        {
+            return false;
         }
-        Ok(())
+        self.room.0 -= due.count();
+        self.kept.keep(due.file, due.pages.clone(), due.process);
+        true
+    }
+
+    /// Reads the free memory, and drops kept pages where little is left, and those of processes that have ended.
+    fn make_room(&mut self, files: &impl KernelFiles, now: Duration) {
+        if self.room_at.is_some_and(|at| now < at + ROOM_EVERY) {
+            return;
+        }
+        self.room_at = Some(now);
+        if self.filter == Filter::Members {
+            self.own.set_processes(self.insertions.member_pids().into_iter().collect());
+        }
+        let processes: Vec<Pid> = self.kept.processes().map(|(pid, _)| pid).collect();
+        let free = free_memory(files, std::iter::once(Pid::own()).chain(processes));
+        self.room = Pages(kept::may_keep(&free).0 / 4096);
+        let mut due = self.kept.release(Pages(kept::must_release(&free).0.div_ceil(4096)));
+        if self.keep == Keep::ReadAgain {
+            let ended = self.lifetimes.ended(files);
+            if !ended.is_empty() {
+                due.extend(self.kept.release_of(|pid| ended.contains(&pid)));
+            }
+        }
+        self.drop_due(files, due, now);
     }
 
     /// Drops the remaining pages, until that is done or `is_urgent` returns true.
@@ -176,11 +316,14 @@ impl Streams {
         const PAUSE: Duration = Duration::from_millis(100);
         const WITHOUT_PROGRESS: u32 = 10;
         self.step(files, now, events)?;
-        let (begin, mut least, mut idle) = (Instant::now(), u64::MAX, 0);
+        self.settle_kept(files, now);
+        let begin = Instant::now();
+        let (mut least, mut idle) = (u64::MAX, 0);
         loop {
-            let due = self.queue.rest();
-            self.drop_due(files, due, now);
-            let left = self.queue.waiting().0;
+            let later = now + begin.elapsed();
+            let due = [self.queue.rest(), self.own.rest()].concat();
+            self.drop_due(files, due, later);
+            let left = self.queue.waiting().0 + self.own.held().0;
             idle = if left < least { 0 } else { idle + 1 };
             least = least.min(left);
             if left == 0 || idle >= WITHOUT_PROGRESS || begin.elapsed() >= MOST || is_urgent() {
@@ -189,31 +332,84 @@ impl Streams {
             std::thread::sleep(PAUSE);
         }
         // Pages still present now are not dropped.
-        self.totals.left.0 += self.queue.rest().iter().map(|due| due.pages.end - due.pages.start).sum::<u64>();
+        let mut result = DropResult::default();
+        for due in [self.queue.rest(), self.own.rest()].concat() {
+            let reason = if due.writes > 0 { Reason::Unwritten } else { Reason::Mapped };
+            result.left.entry((reason, due.file)).or_default().0 += due.count();
+        }
+        self.count(files, result);
         self.report(now, events);
         Ok(())
     }
 
-    fn drop_due(&mut self, files: &impl KernelFiles, due: Vec<policy::Due>, now: Duration) {
+    /// At the end: pages that a running service has inserted twice are its own, all others go.
+    fn settle_kept(&mut self, files: &impl KernelFiles, now: Duration) {
+        if self.keep == Keep::ReadAgain {
+            let ended = self.lifetimes.ended(files);
+            let due = self.kept.release_of(|pid| ended.contains(&pid));
+            self.drop_due(files, due, now);
+            for (pid, pages) in self.kept.processes() {
+                self.tally.left(Reason::ReadAgain, Some(Owner::Process(pid, name_of(files, pid))), pages.0);
+            }
+            self.kept = Kept::default();
+        }
+        let due = self.kept.release(Pages(u64::MAX));
+        self.drop_due(files, due, now);
+    }
+
+    fn drop_due(&mut self, files: &impl KernelFiles, due: Vec<Due>, now: Duration) {
         if !due.is_empty() {
-            let dropped = self.dropper.drop_due(files, &mut self.queue, due, now);
-            self.totals.add(dropped);
+            let mut places = Places { queue: &mut self.queue, own: &mut self.own };
+            let result = self.dropper.drop_due(files, &mut places, due, now);
+            self.count(files, result);
+        }
+    }
+
+    /// Adds a result to the account.
+    fn count(&mut self, files: &impl KernelFiles, result: DropResult) {
+        self.tally.dropped(result.dropped.0);
+        let mapped: BTreeSet<_> =
+            result.left.keys().filter(|(reason, _)| *reason == Reason::Mapped).map(|(_, file)| *file).collect();
+        let owners = if mapped.is_empty() { BTreeMap::new() } else { mappers(files, &mapped) };
+        for ((reason, file), pages) in result.left {
+            let owner = match reason {
+                Reason::Mapped => owners.get(&file).cloned(),
+                _ => Some(Owner::Device(file.device)),
+            };
+            self.tally.left(reason, owner.filter(|_| reason != Reason::Unwritten), pages.0);
         }
     }
 
     fn report_streams(&mut self, files: &impl KernelFiles, now: Duration, events: &mut Vec<Event>) {
-        let Some(detector) = &mut self.detector else { return };
         if now >= self.forgot_at + LINE_EVERY {
             // Pids are reused: the next process with the same pid is another one.
             self.forgot_at = now;
             let has_ended = |pid: Pid| stat::stat(files, pid).is_err_and(|error| error.is_gone());
-            detector.forget(has_ended);
-            self.known.retain(|pid| !has_ended(*pid));
+            if let Followed::Detect(detector) = &mut self.followed {
+                detector.forget(has_ended);
+            }
+            for told in [&mut self.told.streams, &mut self.told.ended, &mut self.told.keeping] {
+                told.retain(|pid, _| !has_ended(*pid));
+            }
         }
-        for pid in detector.streams() {
-            if self.known.insert(pid) {
-                let name = status::status(files, pid).map_or_else(|_| "ended".into(), |status| status.name);
-                events.push(Event::Stream { pid, name });
+        if let Followed::Detect(detector) = &mut self.followed {
+            for (pid, why) in detector.ended() {
+                self.told.streams.remove(&pid);
+                if is_new(&mut self.told.ended, pid, now) {
+                    events.push(Event::NoStream { pid, name: name_of(files, pid), why });
+                }
+            }
+            for pid in detector.streams() {
+                if !self.told.streams.contains_key(&pid) && is_new(&mut self.told.streams, pid, now) {
+                    events.push(Event::Stream { pid, name: name_of(files, pid) });
+                }
+            }
+        }
+        if self.keep == Keep::ReadAgain {
+            for (pid, _) in self.kept.processes().filter(|(_, pages)| *pages >= KEPT_REPORTED_MIN) {
+                if !self.told.keeping.contains_key(&pid) && is_new(&mut self.told.keeping, pid, now) {
+                    events.push(Event::Keeping { pid, name: name_of(files, pid) });
+                }
             }
         }
     }
@@ -223,15 +419,19 @@ impl Streams {
         let lost = self.insertions.lost();
         if lost > self.reported.lost {
             events.push(Event::Missed { bytes: lost.bytes() });
+            let new = lost.0 - self.reported.lost.0;
+            self.tally.brought_in(new);
+            self.tally.left(Reason::Missed, None, new);
             self.reported.lost = lost;
         }
-        let dropped = self.totals.dropped;
+        let dropped = self.tally.all_dropped();
         if dropped > self.reported.dropped {
             events.push(Event::Dropped {
                 bytes: Pages(dropped.0 - self.reported.dropped.0).bytes(),
                 dropped_bytes: dropped.bytes(),
-                waiting_bytes: self.queue.waiting().bytes(),
-                left_bytes: self.totals.left.bytes(),
+                waiting_bytes: Pages(self.tally.waiting().0.saturating_sub(self.kept.pages().0)).bytes(),
+                kept_bytes: self.kept.pages().bytes(),
+                left_bytes: self.tally.all_left().bytes(),
             });
             self.reported.dropped = dropped;
         }
@@ -240,4 +440,58 @@ impl Streams {
         }
         self.unreachable_reported = self.dropper.unreachable().count();
     }
+}
+
+impl Followed {
+    fn parts(&mut self, insertion: Insertion) -> Vec<Part> {
+        match self {
+            Followed::Detect(detector) => detector.add(insertion),
+            Followed::Whole(passes) => {
+                if passes.files() >= FILES_MOST {
+                    passes.forget();
+                }
+                let parts = passes.note(&insertion).parts;
+                let part = |(pages, time)| Part { insertion: Insertion { pages, ..insertion.clone() }, time };
+                parts.into_iter().map(part).collect()
+            }
+        }
+    }
+
+    fn passes(&self, pid: Pid) -> Option<&Passes> {
+        match self {
+            Followed::Detect(detector) => detector.passes(pid),
+            Followed::Whole(passes) => Some(passes),
+        }
+    }
+}
+
+/// True if the stream has passed these pages in order, so that they may leave its mapping.
+fn is_passed(followed: &Followed, read_ahead: &BTreeMap<(u32, u32), Pages>, due: &Due) -> bool {
+    let ahead = policy::ahead(read_ahead.get(&due.file.device).copied().unwrap_or(USUAL));
+    let behind = Pages(SETTINGS.behind_in_file.0.max(ahead.0));
+    followed.passes(due.process).is_some_and(|passes| passes.is_passed(due.file, &due.pages, behind))
+}
+
+/// Remembers a line about a process; false if there was one shortly before.
+fn is_new(told: &mut BTreeMap<Pid, Duration>, pid: Pid, now: Duration) -> bool {
+    let is_old = told.get(&pid).is_none_or(|at| now >= *at + PROCESS_LINE_EVERY);
+    if is_old {
+        told.insert(pid, now);
+    }
+    is_old
+}
+
+fn name_of(files: &impl KernelFiles, pid: Pid) -> Untrusted {
+    status::status(files, pid).map_or_else(|_| "ended".into(), |status| status.name)
+}
+
+/// The mounts could not be read: the remedy is that of the cause.
+fn no_mounts(error: &linux::Error) -> Unavailable {
+    let remedy = match error {
+        linux::Error::Gone(_) | linux::Error::Unsupported(_) => "Mount /proc.",
+        linux::Error::Denied(_) => "Run as root.",
+        linux::Error::Malformed { .. } => "Please report the line: this masu cannot read it.",
+        linux::Error::Other(_) => "Try again; if descriptors or memory are short (`ulimit -n`), end other programs.",
+    };
+    Unavailable { reason: error.to_string(), remedy: remedy.to_owned() }
 }

@@ -12,17 +12,20 @@ use linux::file_handle::FileSystems;
 use linux::{Error, KernelFiles, page_cache};
 use units::Pages;
 
-use super::policy::{Due, Queue};
+use super::due::Due;
+use super::mapped::OwnMappings;
+use super::policy::Queue;
+use crate::left_pages::Reason;
 
 /// Pages of a drop, by outcome.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DropResult {
     /// No longer in the page cache.
     pub dropped: Pages,
     /// Still present, and retried later: dirty, or in use.
     pub later: Pages,
-    /// Given up: mapped by a process, or in an unreachable file.
-    pub left: Pages,
+    /// Given up, by reason and file.
+    pub left: BTreeMap<(Reason, FileId), Pages>,
 }
 
 impl DropResult {
@@ -30,7 +33,11 @@ impl DropResult {
     pub fn add(&mut self, other: DropResult) {
         self.dropped.0 += other.dropped.0;
         self.later.0 += other.later.0;
-        self.left.0 += other.left.0;
+        other.left.into_iter().for_each(|((reason, file), pages)| self.leave(reason, file, pages.0));
+    }
+
+    fn leave(&mut self, reason: Reason, file: FileId, pages: u64) {
+        self.left.entry((reason, file)).or_default().0 += pages;
     }
 }
 
@@ -63,7 +70,7 @@ impl Dropper {
     pub fn drop_due(
         &mut self,
         files: &impl KernelFiles,
-        queue: &mut Queue,
+        places: &mut Places<'_>,
         due: Vec<Due>,
         now: Duration,
     ) -> DropResult {
@@ -76,22 +83,36 @@ impl Dropper {
             due.sort_by_key(|due| due.pages.start);
             // Metadata of file systems, and raw reads of block devices, belong to no file that could be opened again.
             if is_of_block_device(files, id) {
-                result.left.0 += count(&due);
+                result.leave(Reason::BlockDevice, id, count(&due));
                 continue;
             }
             match self.open(files, id) {
-                Ok(Some(file)) => joined(due).iter().for_each(|row| result.add(drop_row(&file, queue, row, now))),
+                Ok(Some(file)) => {
+                    let all = count(&due);
+                    let rows = joined(due);
+                    // Pages inserted twice had been evicted before.
+                    result.dropped.0 += all - rows.iter().map(|row| row.pages.end - row.pages.start).sum::<u64>();
+                    rows.iter().for_each(|row| result.add(drop_row(files, &file, places, row, now)));
+                }
                 // The pages of a deleted file are gone with it.
                 Ok(None) => result.dropped.0 += count(&due),
                 Err(error) => {
                     if self.unreachable.len() < DEVICES_REPORTED {
                         self.unreachable.entry(id.device).or_insert_with(|| error.to_string());
                     }
-                    result.left.0 += count(&due);
+                    result.leave(Reason::Unreachable, id, count(&due));
                 }
             }
         }
         result
+    }
+
+    /// True if some of the pages must be written before they can be dropped, or this is not known.
+    pub fn has_unwritten(&mut self, files: &impl KernelFiles, due: &Due) -> bool {
+        match self.open(files, due.file) {
+            Ok(Some(file)) => state_of(&file, &due.pages).map_or(true, |of| of.dirty.0 + of.writeback.0 > 0),
+            Ok(None) | Err(_) => true,
+        }
     }
 
     /// `None` for a deleted file.
@@ -154,7 +175,7 @@ impl Row {
             if pages.is_empty() {
                 continue;
             }
-            let past = |due: &Due| (due.attempts, due.writes, due.early);
+            let past = |due: &Due| (due.attempts, due.writes, due.early, due.process, due.may_page_out);
             match found.last_mut() {
                 Some((before, last)) if past(before) == past(part) && last.end == pages.start => last.end = pages.end,
                 _ => found.push((part, pages)),
@@ -164,7 +185,16 @@ impl Row {
     }
 }
 
-fn drop_row(file: &File, queue: &mut Queue, row: &Row, now: Duration) -> DropResult {
+/// Places for pages that stay.
+#[derive(Debug)]
+pub struct Places<'a> {
+    /// Pages that are retried.
+    pub queue: &'a mut Queue,
+    /// Pages that the stream maps.
+    pub own: &'a mut OwnMappings,
+}
+
+fn drop_row(files: &impl KernelFiles, file: &File, places: &mut Places<'_>, row: &Row, now: Duration) -> DropResult {
     let all = row.pages.end - row.pages.start;
     let mut result = DropResult::default();
     // Pages under write-back cannot be dropped; if all are, there is nothing to do.
@@ -175,7 +205,14 @@ fn drop_row(file: &File, queue: &mut Queue, row: &Row, now: Duration) -> DropRes
         page_cache::drop_clean(file, row.pages.clone()).and_then(|()| stayed(file, &row.pages))
     };
     // A file system that refuses keeps its pages; there is nothing to retry.
-    let Ok((runs, unwritten)) = answer else { return DropResult { left: Pages(all), ..result } };
+    let Ok((mut runs, mut unwritten)) = answer else {
+        row.parts.iter().for_each(|part| result.leave(Reason::Unreachable, part.file, part.count()));
+        return result;
+    };
+    if !waits && page_out(files, places.own, row, &runs, now) {
+        // A page that was dirty only in the mapping is so in the page cache now.
+        (runs, unwritten) = stayed(file, &row.pages).unwrap_or((runs, unwritten));
+    }
     result.dropped = Pages(all);
     for run in runs {
         // Some pages are dirty; the query tells whether these are.
@@ -183,11 +220,23 @@ fn drop_row(file: &File, queue: &mut Queue, row: &Row, now: Duration) -> DropRes
         for (part, pages) in row.parts_of(&run) {
             let count = pages.end - pages.start;
             result.dropped.0 -= count;
-            let again = queue.stayed(now, part, pages, unwritten);
-            *(if again { &mut result.later.0 } else { &mut result.left.0 }) += count;
+            let again = (!unwritten && places.own.hold(files, part, &pages, now))
+                || places.queue.stayed(now, part, pages, unwritten);
+            if again {
+                result.later.0 += count;
+            } else {
+                let reason = if unwritten { Reason::Unwritten } else { Reason::Mapped };
+                result.leave(reason, part.file, count);
+            }
         }
     }
     result
+}
+
+/// Removes pages that stayed from the mappings of their stream. Returns false if nothing was tried.
+fn page_out(files: &impl KernelFiles, own: &mut OwnMappings, row: &Row, runs: &[Range<u64>], now: Duration) -> bool {
+    let parts = runs.iter().flat_map(|run| row.parts_of(run));
+    parts.fold(false, |tried, (part, pages)| own.page_out(files, part, &pages, now) || tried)
 }
 
 fn state_of(file: &File, pages: &Range<u64>) -> Result<CacheStat, Error> {
@@ -216,11 +265,13 @@ fn stayed(file: &File, pages: &Range<u64>) -> Result<(Vec<Range<u64>>, bool), Er
 }
 
 fn count(due: &[Due]) -> u64 {
-    due.iter().map(|due| due.pages.end - due.pages.start).sum()
+    due.iter().map(Due::count).sum()
 }
 
 #[cfg(test)]
 mod tests {
+    use linux::Pid;
+
     use super::*;
 
     #[test]
@@ -235,7 +286,7 @@ mod tests {
     const FILE: FileId = FileId { device: (8, 1), inode: 1, generation: 0 };
 
     fn due(pages: Range<u64>, attempts: u32) -> Due {
-        Due { file: FILE, pages, attempts, writes: 0, early: None }
+        Due { attempts, ..Due::first(FILE, pages, Pid(7)) }
     }
 
     #[test]

@@ -1,87 +1,88 @@
 //! Detection of streams among page-cache insertions, when no process was named. Pure.
 //!
-//! A stream reads or writes files in order, each page once: a backup, a copy, a search, a growing log. A program with
-//! random lookups inserts scattered pages. A process counts as a stream after it has inserted much, nearly all of it in
-//! order: each run begins at the end of the last run in its file, or at the file's first page.
+//! A stream reads or writes files in order: a backup, a copy, a search, a growing log. A program with random lookups
+//! inserts scattered pages. A process counts as a stream after it has inserted much, nearly all of it in order: each run
+//! begins at the end of an earlier run in its file, or at the file's first page.
 //!
 //! Insertions before the detection belong to the stream, too.
 //!
-//! A server with a cold cache also reads whole files, but returns to them. A process that inserts a file for the second
-//! time reuses its data, and is no stream for as long as it does so. The same applies, as far as can be seen, to a
-//! process that rewrites a file.
+//! A second pass over its files in order is a stream's, as of a backup that hashes all files and then copies them. A
+//! process that inserts pages for the third time has constant use for them ([`super::passes`]), and is no stream for as
+//! long as it does so.
 //!
 //! No I/O, no clock, no randomness.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::collections::BTreeMap;
 
-use access::insertions::{FileId, Insertion};
+use access::insertions::Insertion;
 use linux::Pid;
 use units::Pages;
+
+use super::passes::{Passes, Time, is_in_order};
+use crate::left_pages::Ended;
 
 /// Insertions in order after which a process is a stream: 64 MiB.
 pub const MUCH: Pages = Pages(16384);
 
-/// Least fraction of them in order.
-pub const IN_ORDER: f64 = 0.9;
-
-/// Number of files per process whose ends are remembered.
-const FILES_MOST: usize = 256;
-
-/// Number of files of all processes that are remembered as inserted, 4 bytes each.
-const INSERTED_MOST: usize = 1 << 18;
+/// Number of files of all processes that are remembered, some 100 bytes each.
+pub const FILES_MOST: usize = 1 << 18;
 
 /// Number of remembered processes with few insertions.
 const PROCESSES_MOST: usize = 1024;
+
+/// Pages inserted by a stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Pages, file and process.
+    pub insertion: Insertion,
+    /// How often the process has inserted them.
+    pub time: Time,
+}
 
 /// State of the processes with insertions.
 #[derive(Debug, Default)]
 pub struct Detector {
     processes: BTreeMap<Pid, Process>,
-    /// Number of all files remembered as inserted.
-    inserted: usize,
+    /// Number of all remembered files.
+    files: usize,
+    /// Processes that have ended to be streams since the last call of [`Detector::ended`].
+    ended: Vec<(Pid, Ended)>,
 }
 
 #[derive(Debug, Default)]
 struct Process {
+    /// Pages since the last decision.
     all: u64,
     in_order: u64,
-    ends: BTreeMap<FileId, End>,
-    /// Files whose first page it has inserted, by a hash of their number.
-    inserted: BTreeSet<u32>,
+    later: u64,
+    passes: Passes,
     /// Insertions before the decision.
-    before: Vec<Insertion>,
+    before: Vec<Part>,
     is_stream: bool,
-}
-
-/// Position of a process in a file.
-#[derive(Clone, Copy, Debug)]
-struct End {
-    page: u64,
-    /// Not the first pass over the file.
-    is_again: bool,
 }
 
 impl Detector {
     /// Insertions of a stream: of this one, and of earlier ones by the same process.
-    pub fn add(&mut self, insertion: Insertion) -> Vec<Insertion> {
+    pub fn add(&mut self, insertion: Insertion) -> Vec<Part> {
         if !self.processes.contains_key(&insertion.process) {
             self.forget_small();
         }
-        if self.inserted >= INSERTED_MOST
-            && let Some(process) = self.processes.values_mut().max_by_key(|process| process.inserted.len())
+        if self.files >= FILES_MOST
+            && let Some(process) = self.processes.values_mut().max_by_key(|process| process.passes.files())
         {
-            self.inserted -= process.inserted.len();
-            process.inserted.clear();
+            self.files -= process.passes.files();
+            process.passes.forget();
         }
-        let process = self.processes.entry(insertion.process).or_default();
-        let before = process.inserted.len();
-        process.note(&insertion);
-        self.inserted += process.inserted.len() - before;
+        let pid = insertion.process;
+        let process = self.processes.entry(pid).or_default();
+        let before = process.passes.files();
+        let parts = process.note(&insertion);
+        self.files += process.passes.files() - before;
         if process.is_stream {
-            return vec![insertion];
+            self.ended.extend(process.end().map(|why| (pid, why)));
+            return parts;
         }
-        process.before.push(insertion);
+        process.before.extend(parts);
         if process.all >= MUCH.0 {
             process.is_stream = is_in_order(process.in_order, process.all);
             let before = std::mem::take(&mut process.before);
@@ -89,7 +90,7 @@ impl Detector {
                 return before;
             }
             // No stream now; the next insertions may be one.
-            (process.all, process.in_order) = (0, 0);
+            (process.all, process.in_order, process.later) = (0, 0, 0);
         }
         Vec::new()
     }
@@ -105,7 +106,7 @@ impl Detector {
         amounts.sort_unstable();
         let little = amounts[amounts.len() / 2];
         self.processes.retain(|_, process| process.is_stream || process.all > little);
-        self.inserted = self.processes.values().map(|process| process.inserted.len()).sum();
+        self.count_files();
     }
 
     /// Processes that are streams.
@@ -113,166 +114,55 @@ impl Detector {
         self.processes.iter().filter(|(_, process)| process.is_stream).map(|(pid, _)| *pid)
     }
 
+    /// Files of a process, and its passes over them.
+    pub fn passes(&self, pid: Pid) -> Option<&Passes> {
+        self.processes.get(&pid).map(|process| &process.passes)
+    }
+
+    /// Processes that have ended to be streams since the last call, each with the reason.
+    pub fn ended(&mut self) -> Vec<(Pid, Ended)> {
+        std::mem::take(&mut self.ended)
+    }
+
     /// Forgets processes that have ended.
     pub fn forget(&mut self, mut has_ended: impl FnMut(Pid) -> bool) {
         self.processes.retain(|pid, _| !has_ended(*pid));
-        self.inserted = self.processes.values().map(|process| process.inserted.len()).sum();
+        self.count_files();
+    }
+
+    fn count_files(&mut self) {
+        self.files = self.processes.values().map(|process| process.passes.files()).sum();
     }
 }
 
 impl Process {
-    fn note(&mut self, insertion: &Insertion) {
-        let count = insertion.pages.end.saturating_sub(insertion.pages.start);
-        let start = insertion.pages.start;
-        self.all += count;
-        let end = self.ends.get(&insertion.file).copied();
-        let is_again =
-            if start == 0 { !self.inserted.insert(short(insertion.file)) } else { end.is_some_and(|end| end.is_again) };
-        if !is_again && (start == 0 || end.is_some_and(|end| end.page == start)) {
-            self.in_order += count;
+    fn note(&mut self, insertion: &Insertion) -> Vec<Part> {
+        let noted = self.passes.note(insertion);
+        let mut parts = Vec::new();
+        for (pages, time) in noted.parts {
+            let count = pages.end - pages.start;
+            self.all += count;
+            match time {
+                Time::Later => self.later += count,
+                Time::First | Time::Second => self.in_order += if noted.in_order { count } else { 0 },
+            }
+            parts.push(Part { insertion: Insertion { pages, ..insertion.clone() }, time });
         }
-        if self.ends.len() >= FILES_MOST && !self.ends.contains_key(&insertion.file) {
-            self.ends.clear();
-        }
-        self.ends.insert(insertion.file, End { page: insertion.pages.end, is_again });
-        // A process that changes to lookups is no stream any more.
-        if self.is_stream && self.all >= 2 * MUCH.0 {
-            self.is_stream = is_in_order(self.in_order, self.all);
-            (self.all, self.in_order) = (0, 0);
-        }
+        parts
     }
-}
 
-/// Short hash: two files in a million collide.
-fn short(file: FileId) -> u32 {
-    let mut hasher = DefaultHasher::new();
-    file.hash(&mut hasher);
-    (hasher.finish() >> 32) as u32
-}
-
-#[expect(clippy::cast_precision_loss, reason = "numbers of pages, far below 2^52")]
-fn is_in_order(in_order: u64, all: u64) -> bool {
-    in_order as f64 >= all as f64 * IN_ORDER
+    /// Decides again about a stream, after enough insertions.
+    fn end(&mut self) -> Option<Ended> {
+        if self.all < 2 * MUCH.0 {
+            return None;
+        }
+        self.is_stream = is_in_order(self.in_order, self.all);
+        let scattered = self.all - self.in_order - self.later;
+        let why = if self.later >= scattered { Ended::ReadsAgain } else { Ended::Scattered };
+        (self.all, self.in_order, self.later) = (0, 0, 0);
+        (!self.is_stream).then_some(why)
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::ops::Range;
-
-    use super::*;
-
-    fn insertion(inode: u64, pages: Range<u64>) -> Insertion {
-        Insertion { file: FileId { device: (8, 1), inode, generation: 0 }, pages, process: Pid(7) }
-    }
-
-    fn pages(insertions: &[Insertion]) -> u64 {
-        insertions.iter().map(|insertion| insertion.pages.end - insertion.pages.start).sum()
-    }
-
-    fn insertion_of(process: i32, inode: u64, pages: Range<u64>) -> Insertion {
-        Insertion { process: Pid(process), ..insertion(inode, pages) }
-    }
-
-    #[test]
-    fn many_small_readers_hide_no_stream() {
-        let mut detector = Detector::default();
-        for nth in 0..MUCH.0 / 128 {
-            for other in 0..50 {
-                let pid = i32::try_from(100 + nth * 50 + other).unwrap();
-                detector.add(insertion_of(pid, 9, 0..1));
-            }
-            detector.add(insertion(1, nth * 128..(nth + 1) * 128));
-        }
-        assert_eq!(detector.streams().collect::<Vec<_>>(), [Pid(7)]);
-        assert!(detector.processes.len() <= PROCESSES_MOST + 1);
-    }
-
-    #[test]
-    fn a_process_that_reads_many_files_makes_masu_forget_its_own() {
-        let mut detector = Detector::default();
-        detector.add(insertion_of(7, 1, 0..4));
-        for inode in 0..=INSERTED_MOST as u64 {
-            detector.add(insertion_of(8, 10 + inode, 0..1));
-        }
-        assert_eq!(detector.processes[&Pid(7)].inserted.len(), 1);
-        assert!(detector.processes[&Pid(8)].inserted.len() < INSERTED_MOST);
-    }
-
-    #[test]
-    fn a_copy_is_a_stream_from_its_first_page_on() {
-        let mut detector = Detector::default();
-        let found: u64 = (0..300).map(|n| pages(&detector.add(insertion(1, n * 128..(n + 1) * 128)))).sum();
-        assert_eq!(found, 300 * 128);
-        assert_eq!(detector.streams().collect::<Vec<_>>(), [Pid(7)]);
-    }
-
-    #[test]
-    fn a_backup_of_many_small_files_is_a_stream() {
-        let mut detector = Detector::default();
-        let found: u64 = (0..3000).map(|inode| pages(&detector.add(insertion(inode, 0..8)))).sum();
-        assert_eq!(found, 3000 * 8);
-    }
-
-    #[test]
-    fn a_database_with_random_lookups_is_no_stream() {
-        let mut detector = Detector::default();
-        let found: u64 = (0..20_000u64)
-            .map(|n| pages(&detector.add(insertion(1, (n * 7919) % 100_000 + 1..(n * 7919) % 100_000 + 5))))
-            .sum();
-        assert_eq!((found, detector.streams().count()), (0, 0));
-    }
-
-    #[test]
-    fn a_process_becomes_a_stream_after_lookups_and_stops_being_one() {
-        let mut detector = Detector::default();
-        for n in 0..5_000u64 {
-            detector.add(insertion(1, (n * 7919) % 100_000 + 1..(n * 7919) % 100_000 + 5));
-        }
-        let found: u64 = (0..600).map(|n| pages(&detector.add(insertion(2, n * 128..(n + 1) * 128)))).sum();
-        assert!(found >= 400 * 128, "{found}");
-        for n in 0..20_000u64 {
-            detector.add(insertion(1, (n * 7919) % 100_000 + 1..(n * 7919) % 100_000 + 5));
-        }
-        assert_eq!(detector.streams().count(), 0);
-    }
-
-    #[test]
-    fn a_server_that_reads_its_files_again_is_no_stream_until_it_reads_others() {
-        let mut detector = Detector::default();
-        let site = |detector: &mut Detector, files: std::ops::Range<u64>| {
-            files.map(|inode| pages(&detector.add(insertion(inode, 0..8)))).sum::<u64>()
-        };
-        assert_eq!(site(&mut detector, 0..4200), 4200 * 8, "a server that begins looks like a backup");
-        site(&mut detector, 0..4200);
-        assert_eq!(detector.streams().count(), 0);
-        assert_eq!(site(&mut detector, 0..4200), 0, "now it has them, if there is room");
-        site(&mut detector, 4200..12_000);
-        assert_eq!(detector.streams().count(), 1);
-    }
-
-    #[test]
-    fn a_repeated_reader_of_one_large_file_is_no_stream() {
-        let mut detector = Detector::default();
-        let pass = |detector: &mut Detector| {
-            (0..300).map(|n| pages(&detector.add(insertion(1, n * 128..(n + 1) * 128)))).sum::<u64>()
-        };
-        pass(&mut detector);
-        pass(&mut detector);
-        assert_eq!((pass(&mut detector), detector.streams().count()), (0, 0));
-    }
-
-    #[test]
-    fn the_memory_of_the_detector_is_bounded() {
-        let mut detector = Detector::default();
-        for pid in 0..5000 {
-            detector.add(Insertion { process: Pid(pid), ..insertion(1, 1..2) });
-        }
-        assert!(detector.processes.len() <= PROCESSES_MOST);
-        for inode in 0..2 * INSERTED_MOST as u64 {
-            detector.add(insertion(inode, 0..1));
-        }
-        assert!(detector.processes.values().map(|of| of.inserted.len()).sum::<usize>() <= INSERTED_MOST);
-        detector.forget(|_| true);
-        assert!(detector.processes.is_empty());
-    }
-}
+mod tests;

@@ -14,8 +14,9 @@ use std::collections::BTreeSet;
 use rustix::io::Errno;
 use units::Bytes;
 
-use super::{Limit, MEMORY, Mount, Version, read_number};
-use crate::{Error, KernelFiles};
+use super::{Limit, MEMORY, Mount, Version, own_group, read_number};
+use crate::untrusted::text_of;
+use crate::{Error, KernelFiles, Pid};
 
 /// A group, which may have a limit or be given one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +51,37 @@ pub fn groups(files: &impl KernelFiles) -> Result<Vec<Limited>, Error> {
     let mut found = Vec::new();
     add(files, &mount.point, version, &mut found)?;
     Ok(found)
+}
+
+/// Lowest free memory up to a limit, of the group of `pid` and the groups above it; with that limit. Unlike
+/// [`Charge::left`], memory that the kernel could reclaim is not free. `None` without a limit.
+///
+/// # Errors
+/// `Gone` if the process ended; `Malformed`; the kernel's error for the mounts.
+pub fn free_of(files: &impl KernelFiles, pid: Pid) -> Result<Option<(Bytes, Bytes)>, Error> {
+    const MOUNTS: &str = "proc/self/mountinfo";
+    let file = pid.file("cgroup");
+    let text = files.bytes(&file).map_err(|errno| Error::of_process("read", format_args!("/{file}"), errno))?;
+    let Some((version, group)) = own_group(&text, MEMORY) else { return Ok(None) };
+    let group = &*text_of(group.to_vec());
+    let text = files.read(MOUNTS).map_err(|errno| Error::of_host("read", format_args!("/{MOUNTS}"), errno))?;
+    let mounts: Vec<Mount> = text.lines().filter_map(|line| Mount::of(line, version, MEMORY)).collect();
+    let found = mounts.iter().find_map(|mount| Some((mount, mount.levels_to(group)?)));
+    let Some((mount, levels)) = found else { return Ok(None) };
+    let usage = match version {
+        Version::V1 => "memory.usage_in_bytes",
+        Version::V2 => "memory.current",
+    };
+    let mut least: Option<(Bytes, Bytes)> = None;
+    for directory in levels.into_iter().map(|level| mount.directory_of(level)) {
+        let Some(limit) = limit(files, &directory, version)? else { continue };
+        let Some(Limit::Bytes(usage)) = read_number(files, &format!("{directory}/{usage}"))? else { continue };
+        let free = limit.saturating_sub(usage);
+        if least.is_none_or(|(least, _)| free < least) {
+            least = Some((free, limit));
+        }
+    }
+    Ok(least)
 }
 
 /// Adds a group and its descendants, and returns the inodes of all of them.
@@ -156,6 +188,16 @@ mod tests {
 
     fn web(kernel: &FakeKernel) -> Limited {
         groups(kernel).unwrap().into_iter().find(|group| group.directory.ends_with("web")).unwrap()
+    }
+
+    #[test]
+    fn the_least_free_memory_of_the_groups_of_a_process_is_found() {
+        let kernel = v1()
+            .file("proc/7/cgroup", "5:memory:/web\n0::/\n")
+            .file("sys/fs/cgroup/memory/memory.usage_in_bytes", "900000\n");
+        let (free, limit) = free_of(&kernel, Pid(7)).unwrap().unwrap();
+        assert_eq!((free, limit), (Bytes(100_000), Bytes(1_000_000)), "its cache is not free");
+        assert!(free_of(&kernel, Pid(8)).unwrap_err().is_gone());
     }
 
     #[test]

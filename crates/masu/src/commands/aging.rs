@@ -15,9 +15,9 @@ use access::insertions::{Filter, Membership};
 use aging::class::Class;
 use aging::daemon::{Daemon, DaemonError, Settings};
 use aging::levels::{Bounds, Level, Preferences};
-use aging::report::{Event, Summary};
+use aging::report::{Event, Running as Member, Summary};
 use aging::scope::Scope;
-use aging::streams::Streams;
+use aging::streams::{Keep, Streams};
 use aging::{mlocks, plan};
 use linux::cgroup::group;
 use linux::cgroup::limited;
@@ -80,6 +80,7 @@ fn alone(task: &AgingTask) -> Result<(), Failure> {
     let pause = Pause::on_signal()?;
     let (mut daemon, _lock) = begin(&wanted, &|| clock.is_stopped(), &mut out)?;
     raise_priority(&wanted);
+    let mut rest = Outliving::default();
     let outcome = loop {
         let stepped = step(&mut daemon, clock.now(), &mut out);
         if let Err(failure) = stepped.and_then(|()| stop_if_paused(&pause, &mut daemon, clock.now(), &mut out)) {
@@ -87,8 +88,10 @@ fn alone(task: &AgingTask) -> Result<(), Failure> {
         }
         let left = task.time.map(|time| time.saturating_sub(clock.now()));
         clock.wait(left.map_or(daemon.wait(), |left| left.min(daemon.wait())));
-        let over = left.is_some_and(|left| left.is_zero()) || (!programs.is_empty() && programs.iter().all(has_ended));
-        if clock.is_stopped() || over {
+        let is_over = left.is_some_and(|left| left.is_zero());
+        let have_ended = !programs.is_empty() && programs.iter().all(has_ended);
+        if clock.is_stopped() || is_over || (have_ended && rest.is_over(&daemon, clock.now(), &mut out)) {
+            rest.end(&daemon, clock.now(), &mut out);
             break Ok(());
         }
     };
@@ -145,6 +148,9 @@ fn beside(task: &AgingTask, relay: Relay) -> Result<ExitCode, NotStarted> {
     // The command has ended and takes no more signals: from here on signals are for masu.
     let stop = ended.map(|_| Stop::on_signals()).transpose().map_err(Failure::from)?;
     let is_urgent = || stop.as_ref().is_some_and(Stop::is_set);
+    if ended.is_some() {
+        follow_to_the_end(&mut daemon, start, &pause, &is_urgent, &mut out);
+    }
     // Before the wait for the command: no page stays mlocked without a headroom monitor.
     if let Err(failure) = end(daemon, start.elapsed(), &is_urgent, &mut out) {
         print::failure(&failure);
@@ -156,12 +162,58 @@ fn beside(task: &AgingTask, relay: Relay) -> Result<ExitCode, NotStarted> {
     Ok(end_as(ended.status))
 }
 
+/// Goes on until the last process that the command has started ends, or `is_urgent` returns true. A failure is printed:
+/// the command's status stays.
+fn follow_to_the_end(daemon: &mut Running, start: Instant, pause: &Pause, is_urgent: &dyn Fn() -> bool, out: &mut Out) {
+    let mut rest = Outliving::default();
+    while !rest.is_over(daemon, start.elapsed(), out) && !is_urgent() {
+        let stepped = step(daemon, start.elapsed(), out);
+        if let Err(failure) = stepped.and_then(|()| stop_if_paused(pause, daemon, start.elapsed(), out)) {
+            print::failure(&failure);
+            break;
+        }
+        std::thread::sleep(daemon.wait());
+    }
+    rest.end(daemon, start.elapsed(), out);
+}
+
+/// Processes that outlive the command, or the named processes, that started them.
+#[derive(Default)]
+struct Outliving {
+    is_told: bool,
+}
+
+impl Outliving {
+    /// True once none runs; the first time that some run, a line names them.
+    fn is_over(&mut self, daemon: &Running, now: Duration, out: &mut Out) -> bool {
+        let members = daemon.members();
+        if members.is_empty() {
+            return true;
+        }
+        if !std::mem::replace(&mut self.is_told, true) {
+            out.outlived(now, members, true);
+        }
+        false
+    }
+
+    /// Names those that still run when masu ends.
+    fn end(&self, daemon: &Running, now: Duration, out: &mut Out) {
+        if self.is_told {
+            let members = daemon.members();
+            if !members.is_empty() {
+                out.outlived(now, members, false);
+            }
+        }
+    }
+}
+
 /// Arguments, checked.
 struct Wanted {
     settings: Settings,
     whose: Filter,
     /// Processes followed from the start.
     follow: Vec<Pid>,
+    keep: Keep,
     /// Memory that the page cache's protection level is a fraction of.
     memory: Bytes,
 }
@@ -202,7 +254,8 @@ impl Wanted {
         }
         let budget = budget(task.budget, total)?;
         let settings = Settings { scope, preferences, budget, data_with_the_rest: task.data.is_none() };
-        Ok(Wanted { settings, whose, follow, memory })
+        let keep = if task.command.is_empty() { Keep::ReadAgain } else { Keep::All };
+        Ok(Wanted { settings, whose, follow, keep, memory })
     }
 
     fn cache(&self) -> Option<Level> {
@@ -257,7 +310,7 @@ fn begin(wanted: &Wanted, is_urgent: &dyn Fn() -> bool, out: &mut Out) -> Result
     // Each file with mlocked pages needs an open descriptor.
     open_files::raise();
     let streams = wanted.cache().map(|level| {
-        let streams = Streams::begin(&*HOST, wanted.whose, level, wanted.memory)?;
+        let streams = Streams::begin(&*HOST, wanted.whose, wanted.keep, level, wanted.memory)?;
         wanted.follow.iter().try_for_each(|pid| streams.follow(*pid, Membership::Whole))?;
         Ok(streams)
     });
@@ -406,6 +459,18 @@ impl Out {
         self.line(&events::event(self.json, now, event)?)
     }
 
+    /// A line about processes that outlive the command. It goes to standard error where no report was asked for: masu
+    /// would otherwise wait for them without a word.
+    fn outlived(&mut self, now: Duration, processes: Vec<Member>, followed: bool) {
+        let event = Event::Outlived { processes, followed };
+        // A reader that has gone away does not end the following.
+        if self.to.is_some() {
+            let _ = self.event(now, &event);
+        } else if let Ok(line) = events::event(false, now, &event) {
+            let _ = writeln!(print::err(), "{line}");
+        }
+    }
+
     fn ready(&mut self, wanted: &Wanted) -> Result<(), Failure> {
         let levels = wanted.settings.preferences.iter().filter_map(|(class, bounds)| Some((class, bounds?)));
         let text = if self.json {
@@ -427,13 +492,19 @@ impl Out {
         if self.json {
             return self.line(&events::end(summary)?);
         }
-        let Summary { run_us, cpu_us, mlocked_bytes_max, dropped_bytes, releases, .. } = summary;
+        let Summary {
+            run_us, cpu_us, mlocked_bytes_max, brought_in_bytes, dropped_bytes, left_bytes, releases, ..
+        } = summary;
         let mut done = Vec::new();
         if *mlocked_bytes_max > Bytes(0) {
             done.push(format!("mlocked up to {mlocked_bytes_max}"));
         }
-        if *dropped_bytes > Bytes(0) {
-            done.push(format!("dropped {dropped_bytes} behind streams"));
+        if *brought_in_bytes > Bytes(0) {
+            done.push(format!("dropped {dropped_bytes} behind streams of {brought_in_bytes} that they brought in"));
+        }
+        if *left_bytes > Bytes(0) {
+            let left: Vec<String> = summary.left.iter().map(ToString::to_string).collect();
+            done.push(format!("left {left_bytes} ({})", left.join(", ")));
         }
         if *releases > 0 {
             done.push(format!("unlocked {releases} times for lack of headroom"));
