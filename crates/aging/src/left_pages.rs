@@ -28,8 +28,10 @@ pub enum Reason {
     Unwritten,
     /// Their file cannot be opened, or its file system keeps them.
     Unreachable,
-    /// They belong to a block device itself, not to a file.
+    /// They belong to a block device itself, which cannot be opened.
     BlockDevice,
+    /// They hold inodes, directories and maps of a file system.
+    Metadata,
     /// The process reads them again and again.
     ReadAgain,
     /// Inserted faster than masu read the insertions.
@@ -68,6 +70,7 @@ impl fmt::Display for Left {
             Reason::Unwritten => write!(f, "{bytes} not yet written to disk"),
             Reason::Unreachable => write!(f, "{bytes} in files{device} that masu cannot open or drop"),
             Reason::BlockDevice => write!(f, "{bytes} of the block device itself{device}"),
+            Reason::Metadata => write!(f, "{bytes} of file-system metadata{device}"),
             Reason::ReadAgain => write!(f, "{bytes} that {whose} reads again and again"),
             Reason::Missed => write!(f, "{bytes} inserted faster than masu read the insertions"),
         }

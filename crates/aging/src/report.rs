@@ -104,6 +104,20 @@ pub enum Event {
         /// masu waits for their end.
         followed: bool,
     },
+    /// A process that is not followed has inserted much meanwhile: perhaps for the streams.
+    Others {
+        /// Pid.
+        pid: Pid,
+        /// Command name.
+        name: Untrusted,
+        /// Amount.
+        bytes: Bytes,
+        /// True for a kernel thread.
+        of_kernel: bool,
+        /// Process to name in `--pid`: the first one of its server.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        include_pid: Option<Pid>,
+    },
     /// A kernel setting was written.
     #[serde(rename = "turned")]
     Written {
@@ -301,6 +315,17 @@ impl fmt::Display for Event {
                     write!(f, "still running, and followed no longer: {names}{more}")
                 }
             }
+            Event::Others { pid, name, bytes, of_kernel: true, .. } => {
+                write!(
+                    f,
+                    "kernel thread {pid} ({name}) brought {bytes} into the page cache meanwhile; it is not followed"
+                )
+            }
+            Event::Others { pid, name, bytes, include_pid, .. } => {
+                write!(f, "process {pid} ({name}) brought {bytes} into the page cache meanwhile; it is not followed")?;
+                let include = include_pid.unwrap_or(*pid);
+                write!(f, ". If it reads or writes for the streams, `--pid {include}` includes it")
+            }
             Event::Written { path, value, class } => write!(f, "{path} <- {value} ({})", class.name()),
             Event::Nothing { class, why } => write!(f, "{}: nothing to do: {why}", class.name()),
             Event::Moved { class, from, to, why } => write!(f, "{}: level {from} -> {to}: {why}", class.name()),
@@ -374,6 +399,24 @@ mod tests {
             unlocked().to_string(),
             "unlocked 412.0 MiB: the headroom of /a is 60.0 MiB, below the low watermark of 64.0 MiB"
         );
+    }
+
+    #[test]
+    fn a_server_that_is_not_followed_is_named_with_the_option_that_includes_it() {
+        let of = |of_kernel| Event::Others {
+            pid: Pid(42),
+            name: "walsender".into(),
+            bytes: Bytes::mib(512),
+            of_kernel,
+            include_pid: Some(Pid(7)),
+        };
+        assert_eq!(
+            of(false).to_string(),
+            "process 42 (walsender) brought 512.0 MiB into the page cache meanwhile; it is not followed. If it reads or \
+             writes for the streams, `--pid 7` includes it"
+        );
+        assert!(of(true).to_string().starts_with("kernel thread 42 (walsender) brought 512.0 MiB"));
+        assert!(!of(true).to_string().contains("--pid"), "no option includes a kernel thread");
     }
 
     #[test]

@@ -1,26 +1,29 @@
 //! Drop-behind for streams: pages that streams insert into the page cache are dropped again, and no others.
 //!
 //! `policy` decides the time; `detect` finds streams when none was named; `passes` tells a second use from the first;
-//! `kept` has the pages that stay while memory is free; `mapped` handles pages that the stream maps; `act` drops pages,
-//! and verifies the result; `tally` adds up.
+//! `kept` has the pages that stay while memory is free; `mapped` handles pages that the stream maps; `layers` finds the
+//! work done for a stream by others; `raw` tells reads of a block device from those of metadata; `intake` reads the
+//! insertions; `act` drops pages, and verifies the result; `tally` adds up.
 
 pub mod act;
 pub mod detect;
 pub mod due;
+mod intake;
 pub mod kept;
+pub mod layers;
 pub mod lifetimes;
 pub mod mapped;
 pub mod passes;
 pub mod policy;
+pub mod raw;
 pub mod tally;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use access::backend::Unavailable;
-use access::insertions::{Filter, Insertion, Insertions, Membership};
-use linux::read_ahead::read_ahead;
-use linux::{KernelFiles, Pid, Untrusted, stat, status};
+use access::insertions::{Filter, Insertions, Membership};
+use linux::{KernelFiles, Pid, Untrusted, block_device, stat, status};
 use units::{Bytes, Pages};
 
 use crate::left_pages::Reason;
@@ -28,13 +31,15 @@ use crate::levels::Level;
 use crate::policy::streams_may_keep;
 use crate::report::Event;
 use act::{DropResult, Dropper, Places};
-use detect::{Detector, FILES_MOST, Part};
+use detect::Detector;
 use due::Due;
 use kept::Kept;
+use layers::{Layers, Named};
 use lifetimes::{Lifetimes, free_memory};
 use mapped::{OwnMappings, mappers};
-use passes::{Passes, Time};
+use passes::Passes;
 use policy::{Queue, SETTINGS};
+use raw::RawReads;
 use tally::{Owner, Tally};
 
 /// Pages that stay while memory is free.
@@ -63,6 +68,10 @@ pub struct Streams {
     room: Pages,
     room_at: Option<Duration>,
     dropper: Dropper,
+    layers: Layers,
+    raw: RawReads,
+    /// Time to wait before the next step.
+    wait: Duration,
     /// Readahead size of the kernel, by device.
     read_ahead: BTreeMap<(u32, u32), Pages>,
     memory: Bytes,
@@ -128,6 +137,9 @@ impl Streams {
         memory: Bytes,
     ) -> Result<Streams, Unavailable> {
         let insertions = Insertions::of(filter)?;
+        if filter != Filter::All {
+            insertions.report_others()?;
+        }
         let dropper = Dropper::new(files).map_err(|error| no_mounts(&error))?;
         let followed = match filter {
             Filter::All => Followed::Detect(Detector::default()),
@@ -146,6 +158,9 @@ impl Streams {
             room: Pages(0),
             room_at: None,
             dropper,
+            layers: Layers::default(),
+            raw: RawReads::default(),
+            wait: EVERY,
             read_ahead: BTreeMap::new(),
             memory,
             tally: Tally::default(),
@@ -193,7 +208,7 @@ impl Streams {
 
     /// Time to wait before the next step.
     pub fn wait(&self) -> Duration {
-        EVERY
+        self.wait
     }
 
     /// Account of all streams.
@@ -226,49 +241,13 @@ impl Streams {
         Ok(())
     }
 
-    /// Reads the insertions into the queue.
-    fn fetch(&mut self, files: &impl KernelFiles, now: Duration) -> Result<(), Unavailable> {
-        let own = Pid::own();
-        let fetched = self.insertions.fetch()?;
-        // Pages that masu reads for itself are few, and not of a stream.
-        for insertion in fetched.into_iter().filter(|insertion| insertion.process != own) {
-            for part in self.followed.parts(insertion) {
-                self.add(files, now, part);
-            }
-        }
-        Ok(())
-    }
-
-    fn add(&mut self, files: &impl KernelFiles, now: Duration, part: Part) {
-        let Part { insertion, time } = part;
-        let count = insertion.pages.end - insertion.pages.start;
-        self.tally.brought_in(count);
-        match (self.keep, time) {
-            (Keep::ReadAgain, Time::Later) => {
-                let pid = insertion.process;
-                self.tally.left(Reason::ReadAgain, Some(Owner::Process(pid, name_of(files, pid))), count);
-            }
-            (_, Time::Second | Time::Later) if self.room.0 >= count => {
-                self.room.0 -= count;
-                self.lifetimes.note(files, insertion.process);
-                self.kept.keep(insertion.file, insertion.pages, insertion.process);
-            }
-            _ => {
-                let device = insertion.file.device;
-                let ahead =
-                    *self.read_ahead.entry(device).or_insert_with(|| read_ahead(files, device).unwrap_or(USUAL));
-                self.queue.insert(now, &insertion, ahead);
-            }
-        }
-    }
-
     /// Keeps passed pages of a command while memory is free: clean ones that no process of it maps.
     fn keeps(&mut self, files: &impl KernelFiles, due: &Due, now: Duration) -> bool {
         let is_wanted = self.keep == Keep::All && (due.attempts, due.writes) == (0, 0) && due.early.is_none();
         if !is_wanted
             || due.count() > self.room.0
             || self.own.is_mapped(files, due, &due.pages, now)
-            || self.dropper.has_unwritten(files, due)
+            || self.dropper.has_unwritten(files, due, now)
         {
             return false;
         }
@@ -316,6 +295,7 @@ impl Streams {
         const PAUSE: Duration = Duration::from_millis(100);
         const WITHOUT_PROGRESS: u32 = 10;
         self.step(files, now, events)?;
+        self.count_metadata(files, true);
         self.settle_kept(files, now);
         let begin = Instant::now();
         let (mut least, mut idle) = (u64::MAX, 0);
@@ -339,6 +319,7 @@ impl Streams {
         }
         self.count(files, result);
         self.report(now, events);
+        events.extend(self.layers.largest().into_iter().map(named));
         Ok(())
     }
 
@@ -374,7 +355,10 @@ impl Streams {
         for ((reason, file), pages) in result.left {
             let owner = match reason {
                 Reason::Mapped => owners.get(&file).cloned(),
-                _ => Some(Owner::Device(file.device)),
+                _ => {
+                    let itself = block_device::of_inode(files, file.device, file.inode);
+                    Some(Owner::Device(itself.unwrap_or(file.device)))
+                }
             };
             self.tally.left(reason, owner.filter(|_| reason != Reason::Unwritten), pages.0);
         }
@@ -443,20 +427,6 @@ impl Streams {
 }
 
 impl Followed {
-    fn parts(&mut self, insertion: Insertion) -> Vec<Part> {
-        match self {
-            Followed::Detect(detector) => detector.add(insertion),
-            Followed::Whole(passes) => {
-                if passes.files() >= FILES_MOST {
-                    passes.forget();
-                }
-                let parts = passes.note(&insertion).parts;
-                let part = |(pages, time)| Part { insertion: Insertion { pages, ..insertion.clone() }, time };
-                parts.into_iter().map(part).collect()
-            }
-        }
-    }
-
     fn passes(&self, pid: Pid) -> Option<&Passes> {
         match self {
             Followed::Detect(detector) => detector.passes(pid),
@@ -483,6 +453,11 @@ fn is_new(told: &mut BTreeMap<Pid, Duration>, pid: Pid, now: Duration) -> bool {
 
 fn name_of(files: &impl KernelFiles, pid: Pid) -> Untrusted {
     status::status(files, pid).map_or_else(|_| "ended".into(), |status| status.name)
+}
+
+fn named(of: Named) -> Event {
+    let Named { pid, name, of_kernel, pages, first } = of;
+    Event::Others { pid, name, bytes: pages.bytes(), of_kernel, include_pid: first }
 }
 
 /// The mounts could not be read: the remedy is that of the cause.

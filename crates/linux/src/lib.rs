@@ -30,9 +30,9 @@ pub mod fake;
 pub use elf::{build_id, program_file};
 pub use journal::runtime_directory;
 pub use proc::{
-    auxv, buddyinfo, children, clear_refs, executable, iomem, kpagecgroup, kpageflags, map_files, map_limit, maps,
-    meminfo, memory_file, mounts, pagemap, pressure, processes, shared_segments, smaps, stat, status, user_namespace,
-    vmstat, zoneinfo,
+    auxv, buddyinfo, children, clear_refs, executable, fuse_server, iomem, kpagecgroup, kpageflags, map_files,
+    map_limit, maps, meminfo, memory_file, mounts, pagemap, pressure, processes, shared_segments, smaps, stat, status,
+    user_namespace, vmstat, zoneinfo,
 };
 use proc::{frame_file, key_lines};
 use process::forked;
@@ -40,10 +40,10 @@ use process::forked;
 use process::quiet_process;
 pub use process::{process_lock, proxy, signal_detector};
 use sys::bracketed;
-pub use sys::{caches, ksm, lru_gen, read_ahead, thp, thp_stats};
-use syscalls::{advice, scratch};
+pub use sys::{block_device, caches, ksm, lru_gen, read_ahead, thp, thp_stats};
+use syscalls::{advice, file_handle, scratch};
 pub use syscalls::{
-    cache_line, cachestat, capabilities, children_usage, cpu_time, file_handle, injection, merged_memory,
+    cache_line, cachestat, capabilities, children_usage, cpu_time, file_systems, injection, loop_device, merged_memory,
     message_socket, open_files, page_cache, path_descriptor, perf_counters, pinned_file, preallocated_page,
     process_madvise, process_vm, ptrace_access, queued_signal, sealed_memory, seccomp_filter, shared_memory, signals,
     syscall_dispatch, thp_permission, userfaultfd,

@@ -6,6 +6,7 @@ pub mod children;
 pub mod clear_refs;
 pub mod executable;
 pub mod frame_file;
+pub mod fuse_server;
 pub mod iomem;
 pub mod key_lines;
 pub mod kpagecgroup;

@@ -3,7 +3,7 @@
 
 use crate::memory_files::MemoryFiles;
 use linux::cgroup::{group, limited};
-use linux::file_handle::FileSystems;
+use linux::file_systems::{FileSystems, Numbers};
 use linux::{Pid, buddyinfo, capabilities, iomem, meminfo, pressure, thp, thp_stats, vmstat, zoneinfo};
 
 /// Parsers that the first byte selects, by its remainder.
@@ -78,7 +78,8 @@ pub fn run(bytes: &[u8]) -> bool {
         9 => {
             // The mounts may be any text; no file is opened that has no handle here.
             let files = MemoryFiles::everywhere(&["proc/self/mountinfo"], &text);
-            assert!(FileSystems::read(&files).is_ok_and(|all| all.open((u32::MAX, 0), 1, 1).is_err()));
+            let of = Numbers { device: (u32::MAX, 0), inode: 1, generation: 1 };
+            assert!(FileSystems::read(&files).is_ok_and(|mut all| all.open(&files, &[], of).is_err()));
             understood = !text.is_empty();
         }
         10 => {

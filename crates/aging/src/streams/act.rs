@@ -7,9 +7,10 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use access::insertions::FileId;
+use linux::block_device;
 use linux::cachestat::{CacheStat, cachestat};
-use linux::file_handle::FileSystems;
-use linux::{Error, KernelFiles, page_cache};
+use linux::file_systems::{FileSystems, Numbers};
+use linux::{Error, KernelFiles, Pid, page_cache};
 use units::Pages;
 
 use super::due::Due;
@@ -45,12 +46,22 @@ impl DropResult {
 #[derive(Debug)]
 pub struct Dropper {
     file_systems: FileSystems,
+    /// Processes that inserted pages of a device's files lately, the latest last.
+    readers: BTreeMap<(u32, u32), Vec<Pid>>,
     /// First reason, by device, that files could not be opened.
     unreachable: BTreeMap<(u32, u32), String>,
+    /// Time of the last look at the mounts.
+    refreshed_at: Duration,
 }
 
 /// Any user may mount file systems of its own (FUSE): unreachable files are reported for at most this many devices.
 const DEVICES_REPORTED: usize = 256;
+
+/// Number of readers of a device that are remembered.
+const READERS_MOST: usize = 4;
+
+/// Shortest time between two looks at the mounts of all namespaces for files that could not be opened.
+const REFRESH_AFTER: Duration = Duration::from_secs(1);
 
 impl Dropper {
     /// Reads the mounted file systems.
@@ -58,7 +69,28 @@ impl Dropper {
     /// # Errors
     /// Error of the kernel for `/proc/self/mountinfo`.
     pub fn new(files: &impl KernelFiles) -> Result<Dropper, Error> {
-        Ok(Dropper { file_systems: FileSystems::read(files)?, unreachable: BTreeMap::new() })
+        let (readers, unreachable) = (BTreeMap::new(), BTreeMap::new());
+        let file_systems = FileSystems::read(files)?;
+        Ok(Dropper { file_systems, readers, unreachable, refreshed_at: Duration::ZERO })
+    }
+
+    /// The mounted file systems.
+    pub fn file_systems(&self) -> &FileSystems {
+        &self.file_systems
+    }
+
+    /// Notes the process that inserted pages of a file.
+    pub fn note_reader(&mut self, device: (u32, u32), reader: Pid) {
+        if self.readers.len() >= DEVICES_REPORTED && !self.readers.contains_key(&device) {
+            return;
+        }
+        let readers = self.readers.entry(device).or_default();
+        if readers.last() != Some(&reader) {
+            readers.retain(|known| *known != reader);
+            readers.push(reader);
+            let many = readers.len().saturating_sub(READERS_MOST);
+            readers.drain(..many);
+        }
     }
 
     /// Reasons that files of some devices cannot be opened.
@@ -81,12 +113,7 @@ impl Dropper {
         let mut result = DropResult::default();
         for (id, mut due) in of_file {
             due.sort_by_key(|due| due.pages.start);
-            // Metadata of file systems, and raw reads of block devices, belong to no file that could be opened again.
-            if is_of_block_device(files, id) {
-                result.leave(Reason::BlockDevice, id, count(&due));
-                continue;
-            }
-            match self.open(files, id) {
+            match self.open(files, id, now) {
                 Ok(Some(file)) => {
                     let all = count(&due);
                     let rows = joined(due);
@@ -96,11 +123,12 @@ impl Dropper {
                 }
                 // The pages of a deleted file are gone with it.
                 Ok(None) => result.dropped.0 += count(&due),
-                Err(error) => {
+                Err((device, why)) => {
                     if self.unreachable.len() < DEVICES_REPORTED {
-                        self.unreachable.entry(id.device).or_insert_with(|| error.to_string());
+                        self.unreachable.entry(device).or_insert(why);
                     }
-                    result.leave(Reason::Unreachable, id, count(&due));
+                    let reason = if device == id.device { Reason::Unreachable } else { Reason::BlockDevice };
+                    result.leave(reason, id, count(&due));
                 }
             }
         }
@@ -108,36 +136,48 @@ impl Dropper {
     }
 
     /// True if some of the pages must be written before they can be dropped, or this is not known.
-    pub fn has_unwritten(&mut self, files: &impl KernelFiles, due: &Due) -> bool {
-        match self.open(files, due.file) {
+    pub fn has_unwritten(&mut self, files: &impl KernelFiles, due: &Due, now: Duration) -> bool {
+        match self.open(files, due.file, now) {
             Ok(Some(file)) => state_of(&file, &due.pages).map_or(true, |of| of.dirty.0 + of.writeback.0 > 0),
             Ok(None) | Err(_) => true,
         }
     }
 
-    /// `None` for a deleted file.
-    fn open(&mut self, files: &impl KernelFiles, id: FileId) -> Result<Option<File>, Error> {
-        match self.file_systems.open(id.device, id.inode, id.generation) {
-            Ok(file) => Ok(Some(file)),
-            Err(Error::Gone(_)) => Ok(None),
-            Err(error) if self.unreachable.contains_key(&id.device) => Err(error),
+    /// `None` for a deleted file. A refusal names the device.
+    fn open(&mut self, files: &impl KernelFiles, id: FileId, now: Duration) -> Result<Option<File>, Refusal> {
+        if let Some(device) = block_device::of_inode(files, id.device, id.inode) {
+            return self.open_device(files, device).map(Some);
+        }
+        let of = Numbers { device: id.device, inode: id.inode, generation: id.generation };
+        let readers = self.readers.get(&id.device).map_or(&[][..], Vec::as_slice);
+        match self.file_systems.open(files, readers, of) {
+            Ok(file) => Ok(file),
+            Err(why) if self.unreachable.contains_key(&id.device) && now < self.refreshed_at + REFRESH_AFTER => {
+                Err((id.device, why.to_string()))
+            }
             Err(_) => {
                 // The mounts may have changed.
-                self.file_systems = FileSystems::read(files)?;
-                match self.file_systems.open(id.device, id.inode, id.generation) {
-                    Err(Error::Gone(_)) => Ok(None),
-                    answer => answer.map(Some),
-                }
+                self.refreshed_at = now;
+                let refreshed = self.file_systems.refresh(files).map_err(|error| (id.device, error.to_string()));
+                refreshed.and_then(|()| {
+                    self.file_systems.open(files, readers, of).map_err(|why| (id.device, why.to_string()))
+                })
             }
         }
     }
+
+    /// A device that nothing else has open loses its pages when it is closed again: there is nothing left to drop then.
+    fn open_device(&mut self, files: &impl KernelFiles, device: (u32, u32)) -> Result<File, Refusal> {
+        let readers = self.readers.get(&device).map_or(&[][..], Vec::as_slice);
+        if let Some(why) = self.file_systems.server_below(files, readers, device) {
+            return Err((device, why.to_string()));
+        }
+        block_device::open_device(files, device).map_err(|error| (device, error.to_string()))
+    }
 }
 
-/// A block device has a page cache of its own, in an unmounted file system; its inode is the device's number.
-fn is_of_block_device(files: &impl KernelFiles, id: FileId) -> bool {
-    let (major, minor) = (id.inode >> 20, id.inode & 0xf_ffff);
-    id.device.0 == 0 && files.read(&format!("sys/dev/block/{major}:{minor}/dev")).is_ok()
-}
+/// Device, and the reason that its files cannot be opened.
+type Refusal = ((u32, u32), String);
 
 /// Consecutive ranges of one file: a large folio is dropped only as a whole.
 #[derive(Debug, PartialEq, Eq)]
@@ -275,12 +315,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_of_a_block_device_are_recognized_by_its_number() {
-        let kernel = linux::fake::FakeKernel::new().file("sys/dev/block/254:0/dev", "254:0\n");
-        let id = |device, inode| FileId { device, inode, generation: 0 };
-        assert!(is_of_block_device(&kernel, id((0, 3), 254 << 20)));
-        assert!(!is_of_block_device(&kernel, id((0, 3), 254 << 20 | 1)), "no such device");
-        assert!(!is_of_block_device(&kernel, id((254, 0), 254 << 20)), "a file on it");
+    fn the_latest_readers_of_a_device_are_remembered_once_each() {
+        let kernel = linux::fake::FakeKernel::new().file("proc/self/mountinfo", "");
+        let mut dropper = Dropper::new(&kernel).unwrap();
+        for pid in [1, 2, 1, 3, 4, 5, 5] {
+            dropper.note_reader((8, 1), Pid(pid));
+        }
+        assert_eq!(dropper.readers[&(8, 1)], [1, 3, 4, 5].map(Pid));
     }
 
     const FILE: FileId = FileId { device: (8, 1), inode: 1, generation: 0 };

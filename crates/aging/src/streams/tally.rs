@@ -122,9 +122,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_lines_add_up(parts in prop::collection::vec((0usize..6, 0i32..4, 0u64..500), 0..50)) {
-            const ALL: [Reason; 6] = [
-                Reason::Mapped, Reason::Unwritten, Reason::Unreachable, Reason::BlockDevice, Reason::ReadAgain, Reason::Missed,
+        fn the_lines_add_up(parts in prop::collection::vec((0usize..7, 0i32..4, 0u64..500), 0..50)) {
+            const ALL: [Reason; 7] = [
+                Reason::Mapped, Reason::Unwritten, Reason::Unreachable, Reason::BlockDevice, Reason::Metadata, Reason::ReadAgain, Reason::Missed,
             ];
             let (mut tally, mut sum) = (Tally::default(), 0);
             for (reason, pid, pages) in parts {

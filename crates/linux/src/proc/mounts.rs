@@ -125,15 +125,20 @@ impl Table {
 
     /// First mount of a device.
     pub fn of_device(&self, device: (u32, u32)) -> Option<&Mount> {
-        self.0.iter().find(|mount| mount.device == device)
+        self.all_of_device(device).next()
     }
 
-    fn by_id(&self, id: u64) -> Option<&Mount> {
+    /// All mounts of a device.
+    pub fn all_of_device(&self, device: (u32, u32)) -> impl Iterator<Item = &Mount> {
+        self.0.iter().filter(move |mount| mount.device == device)
+    }
+
+    pub(crate) fn by_id(&self, id: u64) -> Option<&Mount> {
         self.0.iter().find(|mount| mount.id == id)
     }
 
     /// Mount of a path without links; the last mount at one point covers the others.
-    fn of_path(&self, path: &str) -> Option<&Mount> {
+    pub(crate) fn of_path(&self, path: &str) -> Option<&Mount> {
         let holds = |mount: &&Mount| {
             let rest = path.strip_prefix(mount.point.trim_end_matches('/'));
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -158,6 +163,23 @@ impl Table {
                 let local = |path: &&str| self.of_path(path).is_some_and(|of| self.is_local_at(of, depth - 1));
                 !layers.is_empty() && layers.iter().all(local)
             })
+    }
+}
+
+impl Mount {
+    /// Kind of its file system as in mount(8).
+    pub fn kind(&self) -> &str {
+        &self.kind
+    }
+
+    /// True if a program serves the file system (FUSE).
+    pub fn is_of_program(&self) -> bool {
+        self.kind.starts_with("fuse")
+    }
+
+    /// True if the kernel serves this kind by itself, whatever device it lies on.
+    pub(crate) fn is_of_local_kind(&self) -> bool {
+        LOCAL.contains(&self.kind.as_str())
     }
 }
 
@@ -265,7 +287,7 @@ impl Namespace {
 }
 
 /// The kernel's name of a process's mount namespace.
-fn namespace(pid: Pid) -> Option<String> {
+pub(crate) fn namespace(pid: Pid) -> Option<String> {
     let link = std::fs::read_link(format!("/{}", pid.file("ns/mnt"))).ok()?;
     Some(link.to_string_lossy().into_owned())
 }

@@ -219,7 +219,7 @@ pub(crate) fn write(pid: Pid, path: &str, value: &str) -> Result<usize, Errno> {
 }
 
 /// Opens the file that [`Proxy::name`] put into the bytes.
-fn opened(call: &Call<'_>) -> Result<OwnedFd, Errno> {
+pub(crate) fn opened(call: &Call<'_>) -> Result<OwnedFd, Errno> {
     let length = cast::index(call.numbers[0]);
     let name = call.bytes.get(..length.min(NAME_MAX)).unwrap_or_default();
     let flags = OFlags::from_bits_retain(cast::fits(call.numbers[1]));
@@ -231,7 +231,7 @@ const NAME_MAX: usize = 4096;
 
 impl Proxy {
     /// Puts the name of a file into the bytes, for [`opened`].
-    fn name(&mut self, path: &str, flags: OFlags) -> Result<[u64; 4], Errno> {
+    pub(crate) fn name(&mut self, path: &str, flags: OFlags) -> Result<[u64; 4], Errno> {
         let room = self.bytes().get_mut(..path.len()).ok_or(Errno::NAMETOOLONG)?;
         room.copy_from_slice(path.as_bytes());
         Ok([path.len() as u64, u64::from(flags.bits()), 0, 0])

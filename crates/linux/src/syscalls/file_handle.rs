@@ -3,11 +3,10 @@
 //! Events of the page cache name a file by device, inode and generation. File systems with handles made of the last two
 //! (ext2, ext3, ext4, f2fs and xfs) open the file by them; the form of their handles is read from the handle of the
 //! root. Others (btrfs, overlayfs, network file systems) have handles of their own kind; a file on them must be found
-//! in another way.
+//! in another way. `file_systems.rs` finds the file system, and refuses one that is not local.
 //!
 //! Cost: some 5 µs per file. Side effects: an open file prevents unmounting, and its space is not freed: close it soon.
-//! Opening a file breaks a lease on it (fcntl(2), `F_SETLEASE`) as any open does; we do not wait for that. A file
-//! system that is not local (`mounts.rs`) is not asked: its server may not answer.
+//! Opening a file breaks a lease on it (fcntl(2), `F_SETLEASE`) as any open does; we do not wait for that.
 //!
 //! Since: Linux 2.6.39. Needs CAP_DAC_READ_SEARCH.
 //!
@@ -16,11 +15,7 @@
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
-
-use crate::mounts::{Table, mount_of};
-use crate::{Error, KernelFiles};
 
 /// The kernel's handle types that we can make: inode (32 bits) and generation; inode (64 bits) and generation.
 const FILEID_INO32_GEN: i32 = 1;
@@ -39,49 +34,27 @@ struct Handle {
     handle: [u8; MOST_BYTES],
 }
 
-/// The mounted file systems.
+/// An open file or directory of a file system: the file system of handles.
 #[derive(Debug)]
-pub struct FileSystems(Table);
+pub(crate) struct Entry(pub(crate) OwnedFd);
 
-impl FileSystems {
-    /// Reads the file systems that are mounted now in our mount namespace.
+impl Entry {
+    /// Opens the file with these numbers for reading. `None` when it no longer exists.
     ///
     /// # Errors
-    /// The kernel's answer for `/proc/self/mountinfo`.
-    pub fn read(files: &impl KernelFiles) -> Result<FileSystems, Error> {
-        Table::read(files, "self").map(FileSystems)
-    }
-
-    /// Opens the file for reading.
-    ///
-    /// # Errors
-    /// `Gone` when the file no longer exists; `Unsupported` for a file system that is not mounted here, or not local,
-    /// or has handles of another kind; `Denied` without CAP_DAC_READ_SEARCH.
-    pub fn open(&self, device: (u32, u32), inode: u64, generation: u32) -> Result<File, Error> {
-        let object = || format!("inode {inode} of device {}:{}", device.0, device.1);
-        let failed = |errno| Error::of_host("open", object(), errno);
-        let unfit = || failed(Errno::OPNOTSUPP);
-        let mount = self.0.of_device(device).filter(|mount| self.0.is_local(mount)).ok_or_else(unfit)?;
-        // A server's file system may be mounted over it: O_PATH opens it without a request to the server, until that is
-        // known.
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let held = open(mount.point.as_str(), flags, Mode::empty()).map_err(failed)?;
-        if mount_of(&held).map_err(failed)? != mount.id {
-            return Err(unfit());
-        }
-        let path = format!("/proc/self/fd/{}", held.as_raw_fd());
-        let at = open(path.as_str(), OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
-        let at = at.map_err(failed)?;
-        let handle = encode(kind_of(&at).map_err(failed)?, inode, generation).ok_or_else(unfit)?;
-        open_handle(&at, &handle).map_err(|errno| match errno {
+    /// `OPNOTSUPP` for handles of another kind, `PERM` without CAP_DAC_READ_SEARCH, `AGAIN` for a file with a lease.
+    pub(crate) fn open(&self, inode: u64, generation: u32) -> Result<Option<File>, Errno> {
+        let handle = encode(kind_of(&self.0)?, inode, generation).ok_or(Errno::OPNOTSUPP)?;
+        match open_handle(&self.0, &handle) {
+            Ok(file) => Ok(Some(file)),
             // A file system's errors for an inode that does not exist, or is another file now.
-            Errno::STALE | Errno::NOENT => Error::of_process("open", object(), Errno::SRCH),
-            errno => failed(errno),
-        })
+            Err(Errno::STALE | Errno::NOENT) => Ok(None),
+            Err(errno) => Err(errno),
+        }
     }
 }
 
-/// Handle type of the file system with this directory.
+/// Handle type of the file system with this file or directory.
 fn kind_of(at: &OwnedFd) -> Result<i32, Errno> {
     let mut handle = Handle { bytes: MOST_BYTES_U32, kind: 0, handle: [0; MOST_BYTES] };
     let mut mount_id = 0;
@@ -131,7 +104,6 @@ fn last_errno() -> Errno {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fake::FakeKernel;
 
     #[test]
     fn a_handle_is_inode_and_generation() {
@@ -140,12 +112,5 @@ mod tests {
         assert_eq!(encode(FILEID_INO64_GEN, 1 << 40, 9).unwrap().bytes, 12);
         assert!(encode(FILEID_INO32_GEN, 1 << 40, 9).is_none(), "it does not fit");
         assert!(encode(0x4d, 7, 9).is_none(), "another kind");
-    }
-
-    #[test]
-    fn what_is_not_mounted_cannot_be_opened_and_without_proc_nothing_is_known() {
-        let none = FileSystems::read(&FakeKernel::new().file("proc/self/mountinfo", "")).unwrap();
-        assert!(matches!(none.open((8, 1), 7, 9), Err(Error::Unsupported(_))));
-        assert!(FileSystems::read(&FakeKernel::new()).is_err());
     }
 }

@@ -25,6 +25,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::null_mut;
 
+use rustix::fs::{FileType, SeekFrom};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use units::{Bytes, Pages, cast};
@@ -79,7 +80,12 @@ fn is_surely_empty(file: &File, pages: Range<u64>) -> bool {
 /// Length of the file in pages, a partial last page included.
 pub(crate) fn length_in_pages(file: &File) -> Result<Pages, Error> {
     let about = rustix::fs::fstat(file).map_err(|errno| failed("ask for the length of", errno))?;
-    Ok(Pages(about.st_size.cast_unsigned().div_ceil(PAGE)))
+    let mut bytes = about.st_size.cast_unsigned();
+    // The size of a block device is not in its inode. All our reads of it have an offset of their own.
+    if FileType::from_raw_mode(about.st_mode) == FileType::BlockDevice {
+        bytes = rustix::fs::seek(file, SeekFrom::End(0)).map_err(|errno| failed("ask for the length of", errno))?;
+    }
+    Ok(Pages(bytes.div_ceil(PAGE)))
 }
 
 /// Maps the pages without any right to touch them, and passes on the answer of `mincore` for each.

@@ -148,6 +148,11 @@ fn beside(task: &AgingTask, relay: Relay) -> Result<ExitCode, NotStarted> {
     // The command has ended and takes no more signals: from here on signals are for masu.
     let stop = ended.map(|_| Stop::on_signals()).transpose().map_err(Failure::from)?;
     let is_urgent = || stop.as_ref().is_some_and(Stop::is_set);
+    // The named processes are servers of the command, and need not end with it.
+    for pid in &wanted.follow {
+        daemon.unfollow(*pid);
+        children::descendants(&*HOST, *pid).unwrap_or_default().into_iter().for_each(|pid| daemon.unfollow(pid));
+    }
     if ended.is_some() {
         follow_to_the_end(&mut daemon, start, &pause, &is_urgent, &mut out);
     }
@@ -249,8 +254,12 @@ impl Wanted {
                 }
             }
         }
+        // Beside a level of mapped pages, the named processes are those to protect.
+        let are_streams = preferences.iter().all(|(class, bounds)| class == Class::Cache || bounds.is_none());
         if !task.command.is_empty() {
-            (whose, follow) = (Filter::Members, Vec::new());
+            let is_group = matches!(scope, Scope::Group(_));
+            whose = if is_group && are_streams { whose } else { Filter::Members };
+            follow.retain(|_| are_streams);
         }
         let budget = budget(task.budget, total)?;
         let settings = Settings { scope, preferences, budget, data_with_the_rest: task.data.is_none() };

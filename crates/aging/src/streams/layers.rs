@@ -1,0 +1,270 @@
+//! Work done for a stream by others: the kernel's workers of loop devices, FUSE servers, and servers of any kind.
+//!
+//! A file system on a loop device is read for the stream by a worker of the kernel, which fills the page cache of the
+//! backing file. A FUSE server reads its own files for the stream. Both can be told: from the device of each file that
+//! the stream reads follow the devices below it (`linux::block_device`, `linux::loop_device`) and the process that
+//! holds the connection (`linux::fuse_server`). Their insertions count as the stream's, down through all layers.
+//!
+//! A server that is merely talked to cannot be told from a program with work of its own. It is named, with the
+//! amount, if that is large.
+//!
+//! Insertions of the others count from at most a second before the stream's first page on that device: the events of
+//! both come in batches.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use access::insertions::{FileId, Inserter, Insertion};
+use linux::block_device::{self, Below};
+use linux::file_systems::FileSystems;
+use linux::loop_device::{self, BackingFile};
+use linux::{KernelFiles, Pid, Untrusted, fuse_server, stat, status};
+use units::Pages;
+
+/// Least amount of a process that is named: 16 MiB.
+pub const NAMED_MIN: Pages = Pages(4096);
+/// Number of processes that are named.
+const NAMED_MOST: usize = 3;
+/// Age up to which an insertion can still be told to be of a layer.
+const RECENT: Duration = Duration::from_secs(1);
+/// Number of insertions that wait for that.
+const RECENT_MOST: usize = 1 << 14;
+/// Number of other processes with a count.
+const OTHERS_MOST: usize = 1024;
+/// Number of devices that are followed.
+const DEVICES_MOST: usize = 1024;
+/// Time after which the layers below a device are looked up again.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// Depth of devices below devices.
+const DEPTH_MAX: u32 = 6;
+
+/// Layers below the files of the streams, and the other processes with insertions.
+#[derive(Debug, Default)]
+pub struct Layers {
+    /// Devices that the streams read from, with the time of the last look below them.
+    devices: BTreeMap<(u32, u32), Device>,
+    backing: BTreeSet<BackingFile>,
+    others: BTreeMap<Pid, Other>,
+    recent: VecDeque<(Duration, Insertion)>,
+}
+
+#[derive(Debug)]
+struct Device {
+    looked_at: Duration,
+    /// A program serves its file system, or may do so.
+    is_of_program: bool,
+}
+
+/// Process that is not followed.
+#[derive(Debug)]
+struct Other {
+    inserter: Inserter,
+    /// Insertions that are not of a layer.
+    pages: u64,
+    /// It serves a layer of the streams.
+    is_layer: bool,
+    looked_at: Option<Duration>,
+    /// First process of the server, as for a server that forks.
+    first: Option<Pid>,
+}
+
+/// Process with insertions at the same time, for the report.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Named {
+    /// Pid.
+    pub pid: Pid,
+    /// Name.
+    pub name: Untrusted,
+    /// True for a kernel thread.
+    pub of_kernel: bool,
+    /// Amount.
+    pub pages: Pages,
+    /// First process of the server: the one to follow.
+    pub first: Option<Pid>,
+}
+
+impl Layers {
+    /// Notes that a stream has inserted pages of a file on this device.
+    pub fn note(
+        &mut self,
+        files: &impl KernelFiles,
+        systems: &FileSystems,
+        device: (u32, u32),
+        by: Pid,
+        now: Duration,
+    ) {
+        let is_new = !self.devices.contains_key(&device);
+        let is_old = |known: &Device| now >= known.looked_at + LOOK_AGAIN;
+        if (is_new && self.devices.len() >= DEVICES_MOST) || !(is_new || self.devices.get(&device).is_some_and(is_old))
+        {
+            return;
+        }
+        let mount = systems.mount_of_device(device);
+        // A file system that is mounted in another namespace only may be of any kind.
+        let is_of_program = mount.map_or(device.0 == 0, linux::mounts::Mount::is_of_program);
+        self.devices.insert(device, Device { looked_at: now, is_of_program });
+        self.look_below(files, device, by, DEPTH_MAX);
+    }
+
+    fn look_below(&mut self, files: &impl KernelFiles, device: (u32, u32), by: Pid, depth: u32) {
+        if depth == 0 || device.0 == 0 {
+            return;
+        }
+        match block_device::below(files, device) {
+            Below::Nothing | Below::Server => {}
+            Below::Devices(all) => all.into_iter().for_each(|one| self.look_below(files, one, by, depth - 1)),
+            Below::File => {
+                if let Ok(file) = loop_device::backing_file(files, by, device)
+                    && self.backing.len() < DEVICES_MOST
+                {
+                    self.backing.insert(file);
+                    self.look_below(files, file.block_device.unwrap_or(file.device), by, depth - 1);
+                }
+            }
+        }
+    }
+
+    /// Adds insertions of processes that are not followed.
+    pub fn add(&mut self, now: Duration, insertions: Vec<Insertion>, inserter: impl Fn(Pid) -> Option<Inserter>) {
+        for pid in insertions.iter().map(|insertion| insertion.process).collect::<BTreeSet<Pid>>() {
+            let Some(found) = inserter(pid) else { continue };
+            // Pids are reused.
+            if self.others.get(&pid).is_none_or(|known| known.inserter.start_ns != found.start_ns) {
+                self.forget_small();
+                self.others.insert(pid, Other::new(found));
+            }
+        }
+        for insertion in insertions {
+            if let Some(other) = self.others.get_mut(&insertion.process) {
+                other.pages += count(&insertion);
+            }
+            if self.recent.len() >= RECENT_MOST {
+                self.recent.pop_front();
+            }
+            self.recent.push_back((now, insertion));
+        }
+    }
+
+    /// Recent insertions that were made for the streams.
+    pub fn claimed(&mut self, files: &impl KernelFiles, systems: &FileSystems, now: Duration) -> Vec<Insertion> {
+        self.look_at_servers(files, systems, now);
+        let (mut claimed, mut left) = (Vec::new(), VecDeque::new());
+        for (at, insertion) in std::mem::take(&mut self.recent) {
+            let other = self.others.get(&insertion.process);
+            let is_ours =
+                other.is_some_and(|of| of.is_layer || (of.inserter.of_kernel && self.is_backing(insertion.file)));
+            if is_ours {
+                if let Some(other) = self.others.get_mut(&insertion.process) {
+                    other.pages = other.pages.saturating_sub(count(&insertion));
+                }
+                claimed.push(insertion);
+            } else if now < at + RECENT {
+                left.push_back((at, insertion));
+            }
+        }
+        self.recent = left;
+        claimed
+    }
+
+    /// True if a device of the streams lies in this file.
+    pub fn is_backing(&self, file: FileId) -> bool {
+        self.backing.iter().any(|backing| is_same(backing, file))
+    }
+
+    /// Finds the servers of the streams' file systems.
+    fn look_at_servers(&mut self, files: &impl KernelFiles, systems: &FileSystems, now: Duration) {
+        let served: BTreeSet<(u32, u32)> =
+            self.devices.iter().filter(|(_, of)| of.is_of_program).map(|(device, _)| *device).collect();
+        if served.is_empty() {
+            return;
+        }
+        let recent: BTreeSet<Pid> = self.recent.iter().map(|(_, insertion)| insertion.process).collect();
+        for pid in recent {
+            let Some(other) = self.others.get_mut(&pid) else { continue };
+            let is_due = other.looked_at.is_none_or(|at| now >= at + LOOK_AGAIN);
+            if other.is_layer || other.inserter.of_kernel || !is_due {
+                continue;
+            }
+            other.looked_at = Some(now);
+            let found = fuse_server::served_by(files, pid);
+            let points = served.iter().filter_map(|device| systems.mount_of_device(*device)).map(|mount| &mount.point);
+            other.is_layer = found.devices.iter().any(|device| served.contains(device))
+                || (found.others && names_one(files, pid, points));
+        }
+    }
+
+    /// Looks up the first process of each large server while it runs.
+    pub fn look_at_large(&mut self, files: &impl KernelFiles) {
+        let large = self.others.iter_mut().filter(|(_, of)| of.pages >= NAMED_MIN.0 && of.first.is_none());
+        for (pid, other) in large.filter(|(_, other)| !other.inserter.of_kernel) {
+            other.first = Some(first_of_same_name(files, *pid, &other.inserter.name));
+        }
+    }
+
+    /// Processes with much that was inserted meanwhile and is not a layer's, the largest first.
+    pub fn largest(&self) -> Vec<Named> {
+        let named = |(pid, of): (&Pid, &Other)| Named {
+            pid: *pid,
+            name: of.inserter.name.clone(),
+            of_kernel: of.inserter.of_kernel,
+            pages: Pages(of.pages),
+            first: of.first,
+        };
+        let mut all: Vec<Named> = self.others.iter().filter(|(_, of)| of.pages >= NAMED_MIN.0).map(named).collect();
+        all.sort_by_key(|of| std::cmp::Reverse(of.pages));
+        all.truncate(NAMED_MOST);
+        all
+    }
+
+    /// Forgets the half with the smallest amounts when there are too many.
+    fn forget_small(&mut self) {
+        if self.others.len() < OTHERS_MOST {
+            return;
+        }
+        let mut amounts: Vec<u64> = self.others.values().map(|of| of.pages).collect();
+        amounts.sort_unstable();
+        let little = amounts[amounts.len() / 2];
+        self.others.retain(|_, of| of.is_layer || of.pages > little);
+    }
+}
+
+impl Other {
+    fn new(inserter: Inserter) -> Other {
+        Other { inserter, pages: 0, is_layer: false, looked_at: None, first: None }
+    }
+}
+
+/// btrfs and overlayfs give their files other device numbers than the page cache has.
+fn is_same(backing: &BackingFile, file: FileId) -> bool {
+    match backing.block_device {
+        Some((major, minor)) => file.device.0 == 0 && file.inode == (u64::from(major) << 20 | u64::from(minor)),
+        None => backing.inode == file.inode && (backing.device == file.device || backing.device.0 == 0),
+    }
+}
+
+/// True if the command line of a process has one of these paths as an argument.
+fn names_one<'p>(files: &impl KernelFiles, pid: Pid, mut paths: impl Iterator<Item = &'p String>) -> bool {
+    let Ok(line) = files.read(&pid.file("cmdline")) else { return false };
+    paths.any(|path| line.split('\0').any(|argument| argument.trim_end_matches('/') == path))
+}
+
+/// Farthest ancestor in an unbroken line of processes with one name: the first process of a server that forks.
+fn first_of_same_name(files: &impl KernelFiles, pid: Pid, name: &Untrusted) -> Pid {
+    const MOST: usize = 16;
+    let mut first = pid;
+    for _ in 0..MOST {
+        let Ok(parent) = stat::stat(files, first).map(|of| of.parent) else { break };
+        if parent.0 <= 1 || status::status(files, parent).map(|of| of.name).as_ref() != Ok(name) {
+            break;
+        }
+        first = parent;
+    }
+    first
+}
+
+fn count(insertion: &Insertion) -> u64 {
+    insertion.pages.end.saturating_sub(insertion.pages.start)
+}
+
+#[cfg(test)]
+mod tests;
