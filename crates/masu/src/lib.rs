@@ -66,6 +66,9 @@ pub fn main() -> ExitCode {
         return status_of_misuse();
     }
     // Before any privilege is given up that the program must have.
+    if matches!(&args.task, Task::Run(task) if task.local.is_some()) {
+        run::local::raise_limits();
+    }
     let relay = starts_a_program(&args.task).then(Relay::ready);
     if let Err(failure) = restore_and_keep(&args.task) {
         print::failure(&failure);

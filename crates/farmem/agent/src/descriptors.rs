@@ -39,17 +39,3 @@ pub fn emulate(program: &Program, call: Call) -> Option<i64> {
         _ => None,
     }
 }
-
-/// Moves a descriptor as high as the program's limit allows, away from the numbers that programs use.
-pub fn out_of_the_way(fd: i32) -> i32 {
-    for least in [60_000, 1_000, 200, 100] {
-        // SAFETY: makes a second descriptor.
-        let high = unsafe { call!(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, least) };
-        if high >= 0 {
-            // SAFETY: our own.
-            unsafe { call!(libc::SYS_close, fd) };
-            return int(high.cast_unsigned());
-        }
-    }
-    fd
-}

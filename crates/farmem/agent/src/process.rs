@@ -21,7 +21,7 @@ use crate::program::{PAGED, Program};
 use crate::registers::Context;
 use crate::syscall_user_dispatch::{DISPATCH, SELECTOR};
 use crate::thread::{self, Thread};
-use crate::{kernel, mappings, memory, signals, stub, vfork};
+use crate::{kernel, left_out, mappings, memory, signals, stub, vfork};
 
 // The child's stub, see `begin_thread`.
 global_asm!(
@@ -90,6 +90,9 @@ const EXEC_TRIES: u32 = 200;
 /// mapping and the call. The kernel reports this before it has done anything: then they are mapped in again.
 pub fn execute(program: &'static Program, thread: &mut Thread, context: &mut Context, call: Call) {
     memory::fault_in_arguments(program, thread, call);
+    if thread.exec_tries == 0 {
+        left_out::tell_of_exec(program, call);
+    }
     if vfork::execute_traced(thread, context, call) {
         return;
     }

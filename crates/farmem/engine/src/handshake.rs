@@ -5,14 +5,19 @@
 //! use them once masu has ended; only its user can read a process's environment. So each side sends its half of the
 //! secret, and rejects a peer without the other half.
 //!
-//! Sequence: the library identifies itself. masu answers with the session parameters and the store's file. The library
-//! reports its readiness, and passes the shared segment and its userfaultfd. masu writes the initial profile into the
-//! segment, and lets the program begin. The connection stays open as long as both live: its end tells each side of the
-//! other's end.
+//! Sequence: the library identifies itself, with the limits of its process and the reason against paging it, if it has
+//! one. masu answers with the session parameters, the shared segment and the store's file. The library reports its
+//! readiness. masu writes the initial profile into the segment, and lets the program begin. The connection stays open as
+//! long as both live: its end tells each side of the other's end.
+//!
+//! Instead of each of its two answers masu may say that the program is left out (`LEFT_OUT`), and runs as without masu,
+//! or that it is refused (`REFUSED`), as the first program is. Later the library says which programs it becomes by exec
+//! that will load no library ([`Aside`]).
 
 use core::fmt;
 
 use crate::backend::Backend;
+use crate::left_out::LeftOut;
 
 /// Environment variable with the socket's abstract name, without the leading zero byte.
 pub const VARIABLE: &str = "MASU_PAGER";
@@ -24,8 +29,16 @@ pub const PATH_VARIABLE: &str = "MASU_PAGER_PATH";
 /// and is rejected.
 pub const SECRET_VARIABLE: &str = "MASU_PAGER_SECRET";
 
+/// Environment variable with the number of seccomp filters on masu itself: a program with more of them is not masu's
+/// to serve. Absent for none.
+pub const FILTERS_VARIABLE: &str = "MASU_PAGER_FILTERS";
+
+/// Ending of the file beside the hidden socket that a program opens, and closes, to say that a seccomp filter was put on
+/// before its start. An unknown filter allows no more than the loader's own calls, and to open a file is one of them.
+pub const FILTERED_ENDING: &str = ".filtered";
+
 /// Protocol version.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"masu-p03");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"masu-p04");
 
 /// Words of a message.
 pub const WORDS: usize = 8;
@@ -45,6 +58,28 @@ pub struct Secret {
 /// Rejection by masu, for a program that another masu of this name has started: the other masu has ended.
 pub const REJECTED: Message = [MAGIC, u64::MAX, u64::MAX, u64::MAX, u64::MAX, u64::MAX, u64::MAX, u64::MAX];
 
+/// Answer of masu: the program runs as without masu.
+pub const LEFT_OUT: Message = [MAGIC, u64::MAX - 1, u64::MAX, u64::MAX, u64::MAX, u64::MAX, u64::MAX, u64::MAX];
+
+/// Answer of masu: the program ends. masu says why.
+pub const REFUSED: Message = [MAGIC, u64::MAX - 2, u64::MAX, u64::MAX, u64::MAX, u64::MAX, u64::MAX, u64::MAX];
+
+/// Limits of the program's process (getrlimit(2)), in bytes; `u64::MAX` for none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// RLIMIT_AS, `ulimit -v`.
+    pub address_space: u64,
+    /// RLIMIT_DATA, `ulimit -d`.
+    pub data: u64,
+    /// RLIMIT_FSIZE, `ulimit -f`.
+    pub file_size: u64,
+}
+
+impl Limits {
+    /// No limits.
+    pub const NONE: Limits = Limits { address_space: u64::MAX, data: u64::MAX, file_size: u64::MAX };
+}
+
 /// First message of the library: its identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
@@ -52,6 +87,17 @@ pub struct Identity {
     pub process: u32,
     /// The library's half of the secret.
     pub secret: u64,
+    /// Limits of the process.
+    pub limits: Limits,
+    /// Reason against paging the program, if the library sees one.
+    pub left_out: Option<LeftOut>,
+}
+
+/// Message of a served program after its start: a program that it becomes, or is from now on, runs unserved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Aside {
+    /// Reason.
+    pub reason: LeftOut,
 }
 
 /// masu's answer: the session parameters.
@@ -73,6 +119,8 @@ pub struct SessionParameters {
     pub sections: Sections,
     /// Whether masu may fetch and write in the background.
     pub background: bool,
+    /// Whether the program reads and writes the store's file itself: its descriptor follows the segment's.
+    pub has_file: bool,
     /// Requested backend; `None` for the best that the kernel offers.
     pub backend: Option<Backend>,
 }
@@ -154,13 +202,37 @@ impl fmt::Debug for Secret {
 impl Identity {
     /// Encodes the message.
     pub const fn message(self) -> Message {
-        [MAGIC, self.process as u64, self.secret, 0, 0, 0, 0, 0]
+        let Limits { address_space, data, file_size } = self.limits;
+        let left_out = match self.left_out {
+            Some(reason) => reason as u64,
+            None => 0,
+        };
+        [MAGIC, self.process as u64, self.secret, address_space, data, file_size, left_out, 0]
     }
 
     /// Decodes the message; `None` if it is another one.
     pub fn of(message: &Message) -> Option<Identity> {
-        let process = u32::try_from(message[1]).ok()?;
-        (message[0] == MAGIC).then_some(Identity { process, secret: message[2] })
+        let [magic, process, secret, address_space, data, file_size, left_out, _] = *message;
+        let process = u32::try_from(process).ok()?;
+        let left_out = match left_out {
+            0 => None,
+            word => Some(LeftOut::of_word(word)?),
+        };
+        let limits = Limits { address_space, data, file_size };
+        (magic == MAGIC).then_some(Identity { process, secret, limits, left_out })
+    }
+}
+
+impl Aside {
+    /// Encodes the message.
+    pub const fn message(self) -> Message {
+        [MAGIC, self.reason as u64, 0, 0, 0, 0, 0, 0]
+    }
+
+    /// Decodes the message; `None` if it is another one.
+    pub fn of(message: &Message) -> Option<Aside> {
+        let reason = LeftOut::of_word(message[1])?;
+        (message[0] == MAGIC).then_some(Aside { reason })
     }
 }
 
@@ -183,7 +255,7 @@ impl SessionParameters {
             Some(backend) => backend as u64,
             None => 0,
         };
-        let way = self.sections as u64 | (self.background as u64) << 32;
+        let way = self.sections as u64 | (self.background as u64) << 32 | (self.has_file as u64) << 33;
         [MAGIC, budget, self.most_pages as u64, units, self.least_bytes, way, backend, secret]
     }
 
@@ -207,10 +279,11 @@ impl SessionParameters {
             base_pages,
             least_bytes,
             sections,
-            background: way >> 32 != 0,
+            background: way >> 32 & 1 != 0,
+            has_file: way >> 33 & 1 != 0,
             backend,
         };
-        (magic == MAGIC).then_some((parameters, secret))
+        (magic == MAGIC && way >> 34 == 0).then_some((parameters, secret))
     }
 }
 
@@ -268,27 +341,38 @@ mod tests {
 
     #[test]
     fn a_rejection_is_no_other_message() {
-        assert_eq!(
-            (Identity::of(&REJECTED), SessionParameters::of(&REJECTED), Ready::of(&REJECTED), Go::of(&REJECTED)),
-            (None, None, None, None)
-        );
+        for message in [REJECTED, LEFT_OUT, REFUSED] {
+            assert_eq!(
+                (Identity::of(&message), SessionParameters::of(&message), Ready::of(&message), Go::of(&message)),
+                (None, None, None, None)
+            );
+            assert_eq!(Aside::of(&message), None);
+        }
+        assert!(REJECTED != LEFT_OUT && LEFT_OUT != REFUSED && REFUSED != REJECTED);
     }
 
     proptest! {
         #[test]
         fn each_message_is_decoded_as_it_was_encoded(
             words: [u32; 5], least_bytes: u64, sections in 0_usize..3, backend in 0_usize..3, background: bool,
-            secret: u64,
+            has_file: bool, secret: u64, limits: [u64; 3], reason in 0_usize..LeftOut::ALL.len(),
         ) {
             let sections = [Sections::Auto, Sections::Marked, Sections::Off][sections];
             let [budget_frames, budget_share, most_pages, unit_pages, base_pages] = words;
             let backend = [None, Some(Backend::Move), Some(Backend::Copy)][backend];
             let parameters = SessionParameters {
-                budget_frames, budget_share, most_pages, unit_pages, base_pages, least_bytes, sections, background, backend,
+                budget_frames, budget_share, most_pages, unit_pages, base_pages, least_bytes, sections, background, has_file,
+                backend,
             };
             prop_assert_eq!(SessionParameters::of(&parameters.message(secret)), Some((parameters, secret)));
-            let identity = Identity { process: words[0], secret };
-            prop_assert_eq!(Identity::of(&identity.message()), Some(identity));
+            let [address_space, data, file_size] = limits;
+            let limits = Limits { address_space, data, file_size };
+            let reason = LeftOut::ALL[reason];
+            for left_out in [None, Some(reason)] {
+                let identity = Identity { process: words[0], secret, limits, left_out };
+                prop_assert_eq!(Identity::of(&identity.message()), Some(identity));
+            }
+            prop_assert_eq!(Aside::of(&Aside { reason }.message()), Some(Aside { reason }));
             let go = Go { profiles: words[0] };
             prop_assert_eq!(Go::of(&go.message()), Some(go));
             let failed = Step::ALL.map(|step| Err((step, words[1])));

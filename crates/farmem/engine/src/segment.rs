@@ -1,6 +1,6 @@
 //! Shared segment of masu and the program: counters and the pager's tables, one behind the other.
 //!
-//! The library in the program creates it, with masu's size, full of zeros. Most of it is never touched, and takes no
+//! masu creates it, full of zeros, and the library in the program maps it. Most of it is never touched, and takes no
 //! memory.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};

@@ -208,8 +208,19 @@ pub struct Report {
     pub at_once: Peak,
     /// Local memory that would be enough, for the program with the most faults on stored pages.
     pub working_set: Option<WorkingSet>,
+    /// Programs that ran unserved, by reason.
+    pub left_out: Vec<LeftOutPrograms>,
     /// Further notes for the user.
     pub notes: Vec<String>,
+}
+
+/// Programs that ran unserved for one reason.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct LeftOutPrograms {
+    /// Reason, as a property of a program.
+    pub reason: String,
+    /// Number of programs.
+    pub programs: u64,
 }
 
 /// Predicted number of faults.
@@ -270,7 +281,8 @@ impl Report {
         }
         Report {
             elapsed_s,
-            stall_s: programs.iter().map(|program| program.stall_s).sum(),
+            // A sum of no numbers would be -0.
+            stall_s: programs.iter().fold(0.0, |sum, program| sum + program.stall_s),
             // One kernel, so it is the same for all.
             backend: programs.iter().find_map(|program| program.backend).map(|backend| backend.name().to_owned()),
             sealed: None,
@@ -303,6 +315,7 @@ impl Report {
                 .max_by_key(|program| program.faults_stored)
                 .and_then(|program| program.profile.clone()),
             processes: programs.len() as u64,
+            left_out: Vec::new(),
             programs: programs::of(programs),
             at_once: Peak::default(),
             working_set: programs

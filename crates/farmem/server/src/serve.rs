@@ -1,10 +1,11 @@
 //! masu's side of paged programs: the handshake, and store requests that programs cannot carry out themselves.
 //!
 //! Each program with the library connects here, also the ones that the first program starts. It gets its session
-//! parameters and passes the memory with its tables; from then on a thread waits for its requests. Its counters are
+//! parameters and the memory for its tables; from then on a thread waits for its requests. Its counters are
 //! kept until the end; its layer of the store is released when it ends.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,7 +15,8 @@ use std::time::{Duration, Instant};
 use farmem_engine::backend::Backend;
 use farmem_engine::budget::Budget;
 use farmem_engine::counters::{COUNTER_WORDS, Counter, Counters};
-use farmem_engine::handshake::{self, Go, Message, Ready, Secret, Sections, SessionParameters};
+use farmem_engine::handshake::{self, Aside, Message, Secret, Sections, SessionParameters};
+use farmem_engine::left_out::LeftOut;
 use farmem_engine::policy::site::{INITIAL_PROFILE_WORDS, InitialProfile};
 use farmem_engine::segment::{self, ANSWERED, ASKED, Ask, DOORBELL, Doorbell, Layout, STORE_REQUEST, StoreRequest};
 use farmem_engine::space::Page;
@@ -29,17 +31,19 @@ use units::Bytes;
 use units::cast::{fits, saturated};
 
 use crate::at_once::{self, AtOnce, Crowd, Peak};
-use crate::background::{BatchError, WORKERS, Worker};
+use crate::background::{BatchError, Worker};
 use crate::observation::Observation;
 use crate::profile::{Folder, Profile};
 use crate::report::Counted;
 use crate::store::{GetRun, Location, PAGE_BYTES, PutRun, Say, Store};
 
+mod fitting;
 mod not_begun;
+mod start;
 mod unproven;
 
 pub use not_begun::NotBegun;
-use unproven::{Entrance, Proven};
+use unproven::Entrance;
 
 /// Time for a program's last message once the run is over; later messages are dropped.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -70,6 +74,8 @@ struct Common {
     served: Mutex<Served>,
     /// Number of store layers: one for each program.
     layers: AtomicU32,
+    /// Whether the first program has connected: it is refused where others are left out.
+    first_has_come: AtomicBool,
 }
 
 /// Results of the programs.
@@ -77,10 +83,29 @@ struct Common {
 struct Served {
     counted: Vec<Counted>,
     not_begun: Vec<NotBegun>,
+    left_out: BTreeMap<LeftOut, u64>,
+    first: Option<First>,
     trouble: Vec<String>,
 }
 
+/// Reason why the first program is not served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum First {
+    /// It was not allowed to begin.
+    Refused(LeftOut),
+    /// The library could not begin in it.
+    NotBegun(NotBegun),
+    /// It runs unserved.
+    LeftOut(LeftOut),
+}
+
 impl Served {
+    /// Counts programs that run unserved.
+    fn count(&mut self, reason: LeftOut, programs: u64) {
+        let count = self.left_out.entry(reason).or_default();
+        *count = count.saturating_add(programs);
+    }
+
     /// Adds a problem once, even if several programs and threads meet it. Returns whether it is new.
     fn say(&mut self, trouble: String) -> bool {
         let new = !self.trouble.contains(&trouble);
@@ -107,21 +132,16 @@ pub struct Server {
 pub struct Seen {
     /// Counters, one set for each program.
     pub counted: Vec<Counted>,
-    /// Programs that could not begin.
+    /// Programs that the first one started and in which the library could not begin: they ran unserved.
     pub not_begun: Vec<NotBegun>,
+    /// Programs that ran unserved, by reason.
+    pub left_out: BTreeMap<LeftOut, u64>,
+    /// Set if the first program is not served.
+    pub first: Option<First>,
     /// Store failures, and invalid messages.
     pub trouble: Vec<String>,
     /// Programs that ran at the same time.
     pub at_once: Peak,
-}
-
-impl Seen {
-    /// Reason why the program that masu started did not begin: it failed itself, which does not cover a program that it
-    /// became by exec, or started.
-    pub fn not_begun_as_started(&self, process: u32) -> Option<&NotBegun> {
-        let begun = self.counted.iter().any(|counted| counted.process == process);
-        self.not_begun.iter().find(|not_begun| not_begun.process == process && !begun)
-    }
 }
 
 impl Server {
@@ -156,6 +176,7 @@ impl Server {
             over: AtomicBool::new(false),
             served: Mutex::default(),
             layers: AtomicU32::new(0),
+            first_has_come: AtomicBool::new(false),
         });
         let same = Arc::clone(&common);
         let thread = std::thread::Builder::new()
@@ -166,8 +187,10 @@ impl Server {
 
     /// Environment variables of programs that are to be served: names, and values, or `None` for variables that are
     /// removed.
-    pub fn variables(&self) -> [(&'static str, Option<String>); 3] {
+    pub fn variables(&self) -> [(&'static str, Option<String>); 4] {
+        let filters = own_filters();
         [
+            (handshake::FILTERS_VARIABLE, (filters > 0).then(|| filters.to_string())),
             (handshake::VARIABLE, Some(self.name.clone())),
             (handshake::PATH_VARIABLE, self.path.clone()),
             (handshake::SECRET_VARIABLE, Some(self.common.secret.to_string())),
@@ -181,7 +204,8 @@ impl Server {
         let _ = self.thread.join();
         let served = std::mem::take(&mut *self.common.served.lock().unwrap_or_else(PoisonError::into_inner));
         let at_once = locked(&self.common.at_once).peak();
-        Seen { counted: served.counted, not_begun: served.not_begun, trouble: served.trouble, at_once }
+        let Served { counted, not_begun, left_out, first, trouble } = served;
+        Seen { counted, not_begun, left_out, first, trouble, at_once }
     }
 }
 
@@ -211,6 +235,22 @@ impl Common {
         self.over.load(Relaxed)
     }
 
+    /// Counts a program that is not paged, and returns masu's answer to it. `not_begun` is the failed step, if it was
+    /// one.
+    fn leave_out(&self, is_first: bool, reason: LeftOut, not_begun: Option<NotBegun>) -> Message {
+        let mut served = locked(&self.served);
+        if is_first && reason.refuses_the_first() {
+            served.first = Some(not_begun.map_or(First::Refused(reason), First::NotBegun));
+            return handshake::REFUSED;
+        }
+        if is_first {
+            served.first = Some(First::LeftOut(reason));
+        }
+        served.count(reason, 1);
+        served.not_begun.extend(not_begun);
+        handshake::LEFT_OUT
+    }
+
     /// Releases the layer, whose pages are not needed any more. A store that fails to release them does so when it is
     /// closed.
     fn give_back(&self, layer: u32) {
@@ -229,16 +269,18 @@ fn accept_programs(mut entrance: Entrance, common: &Arc<Common>) {
         threads.retain(|thread| !thread.is_finished());
         let waited = entrance.wait(LOOK, &mut proven);
         for program in proven.drain(..) {
-            let same = Arc::clone(common);
+            let is_first = !common.first_has_come.swap(true, Relaxed);
+            let (same, program) = (Arc::clone(common), Arc::new(program));
+            let served = Arc::clone(&program);
             let thread = std::thread::Builder::new().name("masu-serve".to_owned());
-            match thread.spawn(move || serve(&program, &same)) {
+            match thread.spawn(move || start::serve(&served, &same, is_first)) {
                 Ok(thread) => threads.push(thread),
-                // Without session parameters the program ends.
-                Err(error) => common.say_at_once(
-                    format!("cannot serve a program: {error}"),
-                    "Allow more threads (`ulimit -u`, pids.max).",
-                ),
+                Err(error) => start::no_thread(&program, common, is_first, &error),
             }
+        }
+        let filtered = entrance.filtered();
+        if filtered > 0 {
+            common.note(|served| served.count(LeftOut::Filtered, filtered));
         }
         match waited {
             Ok(()) => failing = None,
@@ -247,6 +289,9 @@ fn accept_programs(mut entrance: Entrance, common: &Arc<Common>) {
                 if failing.get_or_insert_with(Instant::now).elapsed() > QUIET {
                     let said = format!("cannot accept programs, which wait for their handshake: {}", describe(errno));
                     common.say_at_once(said, "Raise the limit of open files (`ulimit -n`).");
+                    if entrance.leave_one_out() {
+                        common.note(|served| served.count(LeftOut::NoService, 1));
+                    }
                 }
                 std::thread::sleep(LOOK);
             }
@@ -259,67 +304,19 @@ fn accept_programs(mut entrance: Entrance, common: &Arc<Common>) {
     }
 }
 
+/// Number of seccomp filters on masu itself, which its programs inherit.
+fn own_filters() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let value = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok());
+    if value("Seccomp:").unwrap_or(0) == 0 { 0 } else { value("Seccomp_filters:").unwrap_or(0).max(1) }
+}
+
 /// Marks the run as over, at the latest when dropped.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
     fn drop(&mut self) {
         self.0.store(true, Relaxed);
-    }
-}
-
-/// Serves one program, from its first message to its end.
-fn serve(program: &Proven, common: &Common) {
-    let connection = &program.connection;
-    let layer = common.layers.fetch_add(1, Relaxed);
-    match begin(program, common, layer) {
-        Ok(Some(program)) => {
-            let over = AtomicBool::new(false);
-            std::thread::scope(|scope| {
-                let workers = if common.parameters.background && !program.has_file { WORKERS } else { 0 };
-                let (program, over) = (&program, &over);
-                // In all cases the other threads end.
-                let ends = Ends(over);
-                let mut begun = Vec::new();
-                for which in 0..workers {
-                    let worker = std::thread::Builder::new().name("masu-background".to_owned());
-                    match worker.spawn_scoped(scope, move || program.run_batch(which, connection, common, over)) {
-                        Ok(worker) => begun.push(worker),
-                        Err(error) => {
-                            // Submitted batches would never complete: the program learns it by the end of the
-                            // connection.
-                            let said = format!("cannot serve a program in the background: {error}");
-                            let remedy = "Allow more threads (`ulimit -u`, pids.max), or say --no-background.";
-                            return common.say_at_once(said, remedy);
-                        }
-                    }
-                }
-                let workers = begun;
-                program.work(connection, common);
-                drop(ends);
-                while let Some(doorbell) = program.doorbell()
-                    && workers.iter().any(|worker| !worker.is_finished())
-                {
-                    doorbell.submissions().fetch_add(1, Relaxed);
-                    shared_memory::wake(doorbell.submissions());
-                    std::thread::sleep(Duration::from_micros(200));
-                }
-            });
-            let counted = program.counted(common);
-            common.note(|served| served.counted.push(counted));
-            locked(&common.at_once).ended(layer);
-            // All processes that could read there have ended, or are other programs now: each of them held the
-            // connection.
-            if connection.is_over() {
-                common.give_back(layer);
-            }
-        }
-        // A program without permission to begin has stored nothing there.
-        Ok(None) => common.give_back(layer),
-        Err(trouble) => {
-            common.say(trouble.to_string());
-            common.give_back(layer);
-        }
     }
 }
 
@@ -380,58 +377,15 @@ fn hear(connection: &Connection, bytes: &mut [u8], common: &Common) -> Result<Op
     }
 }
 
-/// Failed handshake.
-#[derive(Debug, thiserror::Error)]
-enum NotServed {
-    /// The store has no layer for the program.
-    #[error(transparent)]
-    Store(#[from] crate::store::Error),
-    /// The socket failed.
-    #[error("the handshake with a program failed: {}", describe(*.0))]
-    Socket(#[from] Errno),
-    /// A message is invalid.
-    #[error("process {0} sent an invalid message at its start")]
-    Invalid(u32),
-}
-
-fn begin(program: &Proven, common: &Common, layer: u32) -> Result<Option<Program>, NotServed> {
-    let Proven { connection, peer, identity } = program;
+/// Counts the programs that a served one has become by exec, and that load no library; and a program that is served no
+/// more.
+fn hear_of_others(connection: &Connection, common: &Common) {
     let mut bytes = [0; size_of::<Message>()];
-    let direct = common.store.direct(layer)?;
-    let fds: Vec<_> = direct.iter().map(|fd| fd.as_fd()).collect();
-    connection.send(&bytes_of(&common.parameters.message(common.secret.masu)), &fds)?;
-    let Some((_, mut fds)) = hear(connection, &mut bytes, common)? else { return Ok(None) };
-    tracing::debug!(process = identity.process, "handshake");
-    let invalid = || NotServed::Invalid(identity.process);
-    let ready = Ready::of(&message_of(&bytes)).ok_or_else(invalid)?;
-    let backend = match ready.begun {
-        Ok(backend) => backend,
-        Err((step, errno)) => {
-            let errno = Errno::from_raw_os_error(errno.cast_signed());
-            common.note(|served| served.not_begun.push(NotBegun { process: identity.process, step, errno }));
-            return Ok(None);
+    while let Ok(Some(_)) = connection.receive_at_once(&mut bytes) {
+        if let Some(Aside { reason }) = Aside::of(&message_of(&bytes)) {
+            common.note(|served| served.count(reason, 1));
         }
-    };
-    if fds.is_empty() {
-        return Err(invalid());
     }
-    let layout = Layout::new(common.parameters.most_pages as usize, common.parameters.budget_frames as usize);
-    let segment = SharedMemory::of(fds.swap_remove(0), Bytes(layout.bytes as u64))?.ok_or_else(invalid)?;
-    let mut program = Program {
-        process: identity.process,
-        peer: *peer,
-        backend,
-        layer,
-        has_file: direct.is_some(),
-        segment,
-        layout,
-        observation: Observation::begin(*peer),
-        profile: None,
-    };
-    let profiles = program.known_sites(common);
-    // A program that has died meanwhile is counted like any other.
-    let _ = connection.send(&bytes_of(&Go { profiles }.message()), &[]);
-    Ok(Some(program))
 }
 
 impl Program {
@@ -534,10 +488,11 @@ impl Program {
         let mut data = vec![0; farmem_engine::MAX_UNIT_PAGES as usize * 4096];
         while !connection.is_over() && !common.is_over() {
             self.look(common);
+            hear_of_others(connection, common);
             let Some((ask, page, pages)) = request.asked() else {
                 if self.has_file {
                     // Its end, and the descriptors that it takes here, are waited for only as long as necessary.
-                    connection.is_over_within(LOOK);
+                    connection.is_readable_within(LOOK);
                     continue;
                 }
                 for now in [0, ANSWERED] {
@@ -555,6 +510,7 @@ impl Program {
             request.answer(done);
             shared_memory::wake(request.state());
         }
+        hear_of_others(connection, common);
         self.observation.end(&self.learned());
     }
 

@@ -381,6 +381,11 @@ impl Connection {
         self.is_over_within(Duration::ZERO)
     }
 
+    /// Waits up to `within` for a message or the end.
+    pub fn is_readable_within(&self, within: Duration) -> bool {
+        readable(self.0.as_fd(), within).unwrap_or(true)
+    }
+
     /// [`Connection::is_over`], waiting up to `within`.
     pub fn is_over_within(&self, within: Duration) -> bool {
         let mut fds = [PollFd::new(&self.0, PollFlags::empty())];

@@ -1,7 +1,7 @@
 //! `RLIMIT_NOFILE`: maximum number of open files of this process.
 //!
 //! The soft limit is low for programs that use select(2); the administrator sets the hard one. A server of many
-//! programs raises its own soft limit to the hard one, and starts others with the original soft limit.
+//! programs raises its own soft limit to the hard one, and starts others with the original limits.
 //!
 //! Cost: one system call each. Side effects: the changed limit, until the process ends.
 //!
@@ -11,22 +11,27 @@
 
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::OnceLock;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Original soft limit, if it was raised.
-static FOUND: AtomicU64 = AtomicU64::new(NOT_RAISED);
+/// Original limit, if it was raised.
+static FOUND: OnceLock<Rlimit> = OnceLock::new();
 
-/// Not a possible limit: a process with descriptors has a limit above 0.
-const NOT_RAISED: u64 = 0;
+/// Files that a server of many programs may need: below this the hard limit is raised, too, with CAP_SYS_RESOURCE.
+const ENOUGH: u64 = 4096;
 
-/// Raises the soft limit to the hard one. Failures are ignored.
+/// Raises the soft limit to the hard one, and a low hard limit where allowed. Failures are ignored.
 pub fn raise() {
-    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    let Some(found) = current.filter(|_| current != maximum) else { return };
-    if setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).is_ok() {
-        FOUND.store(found, Relaxed);
+    let found = getrlimit(Resource::Nofile);
+    let hard = Rlimit { current: found.maximum, ..found };
+    let enough = Rlimit { current: Some(ENOUGH), maximum: Some(ENOUGH) };
+    let is_low = found.maximum.is_some_and(|maximum| maximum < ENOUGH);
+    let raised = is_low && setrlimit(Resource::Nofile, enough).is_ok()
+        || found.current != found.maximum && setrlimit(Resource::Nofile, hard).is_ok();
+    if raised {
+        // The first one stays: masu raises it once.
+        let _ = FOUND.set(found);
     }
 }
 
@@ -37,15 +42,9 @@ pub fn limit() -> u64 {
 
 /// Makes `command` start with the original limit.
 pub fn pass_on(command: &mut Command) {
-    let found = FOUND.load(Relaxed);
-    if found == NOT_RAISED {
-        return;
-    }
-    let work = move || {
-        let now = getrlimit(Resource::Nofile);
-        Ok(setrlimit(Resource::Nofile, Rlimit { current: Some(found), ..now })?)
-    };
-    // SAFETY: between fork and exec: two system calls, no memory, no lock.
+    let Some(found) = FOUND.get().copied() else { return };
+    let work = move || Ok(setrlimit(Resource::Nofile, found)?);
+    // SAFETY: between fork and exec: one system call, no memory, no lock.
     unsafe { command.pre_exec(work) };
 }
 

@@ -9,7 +9,7 @@
 //!
 //! Truth: memfd_create(2), fcntl(2) on seals, futex(2).
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
@@ -89,6 +89,13 @@ impl SharedMemory {
     /// Path for other processes, valid while this process lives.
     pub fn path(&self) -> String {
         format!("/proc/{}/fd/{}", crate::Pid::own(), self.file.as_raw_fd())
+    }
+}
+
+/// Descriptor of the file, to be passed to another process.
+impl AsFd for SharedMemory {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
     }
 }
 

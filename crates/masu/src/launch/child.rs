@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use linux::children_usage::{self, Usage};
 use linux::signal_detector::SignalDetector;
-use linux::{Pid, describe, open_files, signals, status};
+use linux::{Pid, describe, file_size, open_files, signals, status};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, pidfd_send_signal};
 use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGIO, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGVTALRM, SIGWINCH};
@@ -105,6 +105,7 @@ impl Child {
             }
             signals::pass_on_broken_pipe(&mut program);
             open_files::pass_on(&mut program);
+            file_size::pass_on(&mut program);
             starter.start(program)
         };
         let mut program = Command::new(file);

@@ -68,9 +68,9 @@ pub fn has_chosen_malloc(now: impl Fn(&str) -> Option<OsString>) -> bool {
 }
 
 /// Variables to set for a paged program. The store's password is masu's: neither the program nor its children get it.
-pub fn paged(
+pub fn paged<const VARIABLES: usize>(
     library: &Path,
-    of_masu: [(&'static str, Option<String>); 3],
+    of_masu: [(&'static str, Option<String>); VARIABLES],
     now: impl Fn(&str) -> Option<OsString>,
 ) -> Vec<Change> {
     let mut changes = without_ours(&now);

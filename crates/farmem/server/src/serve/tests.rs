@@ -1,8 +1,7 @@
 //! Programs of a few messages: they carry out the handshake, and then they end.
 
-use std::fs::File;
-
-use farmem_engine::handshake::{Identity, REJECTED, Step};
+use farmem_engine::backend::Backend;
+use farmem_engine::handshake::{Go, Identity, LEFT_OUT, Limits, REFUSED, REJECTED, Ready, Step};
 
 use super::*;
 use crate::store::{Error, Span};
@@ -63,6 +62,7 @@ const PARAMETERS: SessionParameters = SessionParameters {
     least_bytes: 1 << 16,
     sections: Sections::Auto,
     background: true,
+    has_file: false,
     backend: None,
 };
 
@@ -76,8 +76,12 @@ fn connected(server: &Server) -> Connection {
     identified(server, Connection::to(&server.name).unwrap())
 }
 
+fn identity(secret: u64) -> Identity {
+    Identity { process: std::process::id(), secret, limits: Limits::NONE, left_out: None }
+}
+
 fn identified(server: &Server, connection: Connection) -> Connection {
-    let identity = Identity { process: std::process::id(), secret: server.common.secret.library };
+    let identity = identity(server.common.secret.library);
     connection.send(&bytes_of(&identity.message()), &[]).unwrap();
     assert_eq!(SessionParameters::of(&heard(&connection)), Some((PARAMETERS, server.common.secret.masu)));
     connection
@@ -89,13 +93,10 @@ fn heard(connection: &Connection) -> Message {
     message_of(&bytes)
 }
 
-/// The same, then passes its tables and begins.
+/// The same, then begins.
 fn begun(server: &Server) -> Connection {
     let connection = connected(server);
-    let layout = Layout::new(PARAMETERS.most_pages as usize, PARAMETERS.budget_frames as usize);
-    let segment = SharedMemory::create("masu-test", Bytes(layout.bytes as u64)).unwrap();
-    let file: OwnedFd = File::options().read(true).write(true).open(segment.path()).unwrap().into();
-    connection.send(&bytes_of(&Ready { begun: Ok(Backend::Copy) }.message()), &[file.as_fd()]).unwrap();
+    connection.send(&bytes_of(&Ready { begun: Ok(Backend::Copy) }.message()), &[]).unwrap();
     assert!(Go::of(&heard(&connection)).is_some());
     connection
 }
@@ -117,32 +118,73 @@ fn a_layer_is_given_back_when_its_program_has_ended_and_not_before() {
 }
 
 #[test]
-fn a_program_that_cannot_begin_leaves_no_layer_and_its_reason() {
+fn the_first_program_that_cannot_begin_is_refused_and_leaves_no_layer_and_its_reason() {
     let (server, store) = server();
     let connection = connected(&server);
     let errno = Errno::NOMEM.raw_os_error().unsigned_abs();
-    connection.send(&bytes_of(&Ready { begun: Err((Step::Memory, errno)) }.message()), &[]).unwrap();
+    let failed = bytes_of(&Ready { begun: Err((Step::Memory, errno)) }.message());
+    connection.send(&failed, &[]).unwrap();
+    assert_eq!(heard(&connection), REFUSED);
     assert!(store.comes_to(&[0]), "{:?}", store.0);
-    let mut seen = server.end();
-    assert_eq!(seen.not_begun_as_started(std::process::id() + 1), None);
-    let not_begun = seen.not_begun_as_started(std::process::id()).unwrap();
+    let other = connected(&server);
+    other.send(&failed, &[]).unwrap();
+    assert_eq!(heard(&other), LEFT_OUT, "another program runs unserved");
+    let seen = server.end();
+    let Some(First::NotBegun(not_begun)) = &seen.first else { panic!("{seen:?}") };
     let (words, remedy) = not_begun.reason_and_remedy();
     assert_eq!(words, "there is no memory for its tables: cannot allocate memory (ENOMEM)");
     assert!(remedy.contains("ulimit -v"), "{remedy}");
-    seen.counted.push(Counted { process: std::process::id(), ..Counted::default() });
-    assert_eq!(seen.not_begun_as_started(std::process::id()), None, "it had begun, and became another program");
+    assert_eq!((seen.left_out[&LeftOut::NotBegun], seen.not_begun.len()), (1, 1));
+}
+
+#[test]
+fn what_refuses_the_first_program_leaves_the_others_out_and_is_counted() {
+    let (server, store) = server();
+    let told = |reason| {
+        let connection = Connection::to(&server.name).unwrap();
+        let identity = Identity { left_out: Some(reason), ..identity(server.common.secret.library) };
+        connection.send(&bytes_of(&identity.message()), &[]).unwrap();
+        heard(&connection)
+    };
+    assert_eq!(told(LeftOut::Sanitizer), REFUSED);
+    assert_eq!([LeftOut::Go, LeftOut::Sanitizer, LeftOut::Go].map(told), [LEFT_OUT; 3]);
+    // Later a served program becomes one that loads no library.
+    let served = begun(&server);
+    served.send(&bytes_of(&Aside { reason: LeftOut::Static }.message()), &[]).unwrap();
+    drop(served);
+    assert!(store.comes_to(&[0, 1, 2, 3, 4]), "{:?}", store.0);
+    let seen = server.end();
+    assert_eq!(seen.first, Some(First::Refused(LeftOut::Sanitizer)));
+    let counted = [(LeftOut::Static, 1), (LeftOut::Go, 2), (LeftOut::Sanitizer, 1)];
+    assert_eq!(seen.left_out, BTreeMap::from(counted));
+    assert_eq!(seen.counted.len(), 1);
+}
+
+#[test]
+fn a_program_within_a_small_limit_of_memory_runs_and_one_within_a_limit_of_files_gets_no_file() {
+    let (server, _) = server();
+    let with = |limits| {
+        let connection = Connection::to(&server.name).unwrap();
+        let identity = Identity { limits, ..identity(server.common.secret.library) };
+        connection.send(&bytes_of(&identity.message()), &[]).unwrap();
+        heard(&connection)
+    };
+    assert_eq!(with(Limits { address_space: 100 << 20, ..Limits::NONE }), LEFT_OUT);
+    let parameters = SessionParameters::of(&with(Limits { file_size: 4096, ..Limits::NONE }));
+    assert_eq!(parameters.map(|(parameters, _)| parameters.has_file), Some(false));
+    assert_eq!(server.end().first, Some(First::LeftOut(LeftOut::AddressSpace)), "it may be the first");
 }
 
 #[test]
 fn a_peer_without_the_secret_is_rejected_and_another_user_cannot_send_it() {
     let (server, store) = server();
     let rejected = Connection::to(&server.name).unwrap();
-    let identity = Identity { process: 1, secret: server.common.secret.library ^ 1 };
+    let identity = identity(server.common.secret.library ^ 1);
     rejected.send(&bytes_of(&identity.message()), &[]).unwrap();
     assert_eq!(heard(&rejected), REJECTED);
     drop(begun(&server));
     assert!(store.comes_to(&[0]), "it had no layer: {:?}", store.0);
-    let [(_, name), (_, path), (_, digits)] = server.variables();
+    let [_, (_, name), (_, path), (_, digits)] = server.variables();
     let secret = Secret::of(digits.unwrap().as_bytes()).unwrap();
     assert_eq!((name, &path, secret), (Some(server.name.clone()), &server.path, server.common.secret));
     assert!(secret.library != secret.masu && secret != new_secret().unwrap());

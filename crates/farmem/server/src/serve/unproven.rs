@@ -5,12 +5,13 @@
 //! separates the latter; they are never heard for long, and the oldest of them is dropped for the next. They cost
 //! neither masu nor a program on the hidden socket more than that.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use farmem_engine::handshake::{Identity, Message, REJECTED};
+use farmem_engine::handshake::{FILTERED_ENDING, Identity, LEFT_OUT, Message, REJECTED};
 use linux::message_socket::{Connection, Listener, Peer};
+use linux::open_watch::OpenWatch;
 use linux::runtime_directory;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -54,9 +55,13 @@ pub struct Entrance {
     /// Hidden socket; `None` where no folder accepts it.
     hidden: Option<Listener>,
     seen: Listener,
+    /// Watch of the file that programs behind a seccomp filter open.
+    filtered: Option<OpenWatch>,
     secret: u64,
     unproven: Vec<Unproven>,
     rests_until: Instant,
+    /// Descriptor that is given up for a program that masu has none for.
+    spare: Option<OwnedFd>,
 }
 
 /// Folders for hidden sockets: for root's programs, which may become other users', a folder of root's; else one of the
@@ -78,9 +83,24 @@ impl Entrance {
     /// # Errors
     /// The kernel's answer when there is no descriptor left.
     pub fn open(secret: u64, variable: impl Fn(&str) -> Option<std::ffi::OsString>) -> Result<Entrance, Errno> {
-        let hide = |place: &PathBuf| Listener::hidden(place, geteuid().is_root()).ok();
+        let for_others = geteuid().is_root();
+        let hide = |place: &PathBuf| Listener::hidden(place, for_others).ok();
         let hidden = places(variable).iter().find_map(hide);
-        Ok(Entrance { hidden, seen: Listener::open()?, secret, unproven: Vec::new(), rests_until: Instant::now() })
+        // In the listener's folder, which is removed with it. Without a watch these programs are not counted.
+        let watch = |hidden: &Listener| {
+            let path = format!("{}{FILTERED_ENDING}", hidden.name());
+            OpenWatch::create(Path::new(&path), if for_others { 0o644 } else { 0o600 }).ok()
+        };
+        let filtered = hidden.as_ref().and_then(watch);
+        Ok(Entrance {
+            hidden,
+            seen: Listener::open()?,
+            filtered,
+            secret,
+            unproven: Vec::new(),
+            rests_until: Instant::now(),
+            spare: spare(),
+        })
     }
 
     /// Public name.
@@ -91,6 +111,22 @@ impl Entrance {
     /// Hidden path.
     pub fn path(&self) -> Option<&str> {
         self.hidden.as_ref().map(Listener::name)
+    }
+
+    /// Tells the next waiting program on the hidden socket that it is left out, with the spare descriptor. Returns
+    /// whether there was one.
+    pub fn leave_one_out(&mut self) -> bool {
+        let Some(hidden) = &self.hidden else { return false };
+        drop(self.spare.take());
+        let connection = hidden.accept(Duration::ZERO).ok().flatten();
+        let told = connection.is_some_and(|one| one.send_at_once(&bytes_of(&LEFT_OUT), &[]).is_ok());
+        self.spare = spare();
+        told
+    }
+
+    /// Number of programs since the last call that began behind a seccomp filter.
+    pub fn filtered(&self) -> u64 {
+        self.filtered.as_ref().map_or(0, OpenWatch::opened)
     }
 
     /// Waits for programs, at most `within`, and returns the ones that sent the secret.
@@ -116,6 +152,7 @@ impl Entrance {
 
     fn poll(&self, within: Duration, seen: bool) -> Result<(), Errno> {
         let listeners = self.hidden.iter().chain(Some(&self.seen).filter(|_| seen)).map(AsFd::as_fd);
+        let listeners = listeners.chain(self.filtered.iter().map(AsFd::as_fd));
         let fds = listeners.chain(self.unproven.iter().map(|one| one.connection.as_fd()));
         let mut fds: Vec<PollFd<'_>> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         let timeout = Timespec::try_from(within).map_err(|_| Errno::INVAL)?;
@@ -164,6 +201,10 @@ impl Entrance {
             self.unproven.remove(oldest);
         }
     }
+}
+
+fn spare() -> Option<OwnedFd> {
+    std::fs::File::open("/").ok().map(OwnedFd::from)
 }
 
 /// Result of reading a connection.

@@ -2,15 +2,20 @@
 
 mod text;
 
+use std::ffi::OsStr;
+use std::fs::File;
 use std::io::Write;
-use std::path::Path;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use farmem::profile::Folder;
-use farmem::report::Report;
-use farmem::serve::{NotBegun, Seen, Server};
+use farmem::report::{LeftOutPrograms, Report};
+use farmem::serve::{First, NotBegun, Seen, Server};
 use farmem::store::retry::{Patience, Patient};
 use farmem::store::sealed::{Cipher, PAGE_BYTES_SEALED, Sealed};
 use farmem::store::url::StoreUrl;
@@ -18,8 +23,10 @@ use farmem::store::{self, Opening, Say, Store};
 use farmem_engine::PAGE_BYTES;
 use farmem_engine::budget::Budget;
 use farmem_engine::handshake::{self, SessionParameters};
+use farmem_engine::left_out::LeftOut;
+use farmem_engine::program_file::{self, Judged, SCRIPTS_MAX, Source};
 use linux::meminfo::meminfo;
-use linux::{describe, open_files};
+use linux::{describe, file_size, open_files};
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use units::Bytes;
 use units::cast::{fits, saturated};
@@ -29,7 +36,7 @@ use crate::args::{RunTask, Sections};
 use crate::commands::run::{Destination, destination, put};
 use crate::failure::Failure;
 use crate::launch::child::{Child, Relay, end_as};
-use crate::launch::command::{Loads, NOT_STARTED, NotStarted, find, loads, refuse_privileged};
+use crate::launch::command::{NotStarted, find, refuse_privileged};
 use crate::launch::environment;
 use crate::terminal::print;
 use crate::{HOST, privileges};
@@ -73,12 +80,12 @@ pub fn started(task: &RunTask, local: Local, relay: Relay) -> Result<ExitCode, N
     destination.empty();
     privileges::keep_for_run(task, task.huge, false)?;
     let profiles = if task.no_profile { None } else { Folder::of_user(|name| std::env::var_os(name)) };
-    // Each program needs descriptors while it runs.
-    open_files::raise();
     let complain = |said: &str, remedy: &str| print::failure(&Failure::new(said).remedy(remedy));
     let tells = !matches!(destination, Destination::Nowhere);
-    let server = Server::begin(terms, served, profiles, complain, notices(task), tells)
-        .map_err(|error| Failure::new(format!("cannot wait for the program's library: {error}")))?;
+    let server = Server::begin(terms, served, profiles, complain, notices(task), tells).map_err(|error| {
+        Failure::new(format!("cannot wait for the program's library: {error}"))
+            .remedy("Allow masu some sixteen open files and two threads (`ulimit -n`, `ulimit -u`).")
+    })?;
     let changes = environment::paged(&environment::library(environment::PAGER)?, server.variables(), |name| {
         std::env::var_os(name)
     });
@@ -90,9 +97,18 @@ pub fn started(task: &RunTask, local: Local, relay: Relay) -> Result<ExitCode, N
         print::failure(&Failure::new(&error).remedy(error.remedy()));
     }
     let ended = ended?;
-    if let Some(not_begun) = seen.not_begun_as_started(child.pid.0.cast_unsigned()) {
-        let (why, remedy) = not_begun.reason_and_remedy();
-        return Err(Failure::new(format!("cannot run {} with --local: {why}", name.display())).remedy(remedy).into());
+    match &seen.first {
+        None => {}
+        Some(First::Refused(reason)) => return Err(refused(name, reason.reason(), reason.remedy()).into()),
+        Some(First::NotBegun(not_begun)) => {
+            let (why, remedy) = not_begun.reason_and_remedy();
+            return Err(refused(name, &why, remedy).into());
+        }
+        Some(First::LeftOut(reason)) if !task.quiet => {
+            let (name, why) = (name.display(), reason.reason());
+            print::failure(&Failure::new(format!("{name} ran as without masu: {why}")).remedy(reason.remedy()));
+        }
+        Some(First::LeftOut(_)) => {}
     }
     if matches!(destination, Destination::Nowhere) {
         // Without a report, the parent of such a program has seen only a status: the reason is printed.
@@ -108,6 +124,16 @@ pub fn started(task: &RunTask, local: Local, relay: Relay) -> Result<ExitCode, N
     Ok(end_as(ended.status))
 }
 
+/// Raises masu's own limits: each program needs descriptors while it runs, and masu's files are not the program's. Called
+/// before masu gives up the right to do so, and before it opens anything.
+pub fn raise_limits() {
+    open_files::raise();
+    file_size::raise();
+    // A file beyond a limit that cannot be raised is an error, and no end by SIGXFSZ. A handler, and not SIG_IGN, which
+    // programs would inherit. Without it masu ends there, as before.
+    let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::new(AtomicBool::new(false)));
+}
+
 /// Closes masu's memory and environment, which hold keys and passwords, to all but root: the program runs as the same
 /// user, and could read them in /proc. Forked processes inherit the flag, and lose it by execve(2).
 fn keep_to_itself() -> Result<(), Failure> {
@@ -117,18 +143,36 @@ fn keep_to_itself() -> Result<(), Failure> {
     })
 }
 
-/// Refuses a program that the library cannot serve.
-fn can_be_paged(file: &Path, name: &std::ffi::OsStr) -> Result<(), NotStarted> {
-    let remedy = "Run it as the user that it becomes, or a copy of it, which has no privileges.";
-    refuse_privileged(file, name, "--local", remedy)?;
-    match loads(file) {
-        Loads::Library => Ok(()),
-        Loads::Nothing(why) | Loads::NotServed(why) => {
-            let line = format!("cannot run {} with --local: {why}, so that no library can page it", name.display());
-            let remedy = "Link it dynamically with the system's C library; or give it a memory control group and swap.";
-            Err(Failure::new(line).remedy(remedy).into())
+fn refused(name: &OsStr, why: &str, remedy: &str) -> Failure {
+    Failure::new(format!("cannot run {} with --local: {why}", name.display())).remedy(remedy)
+}
+
+/// A program's file.
+struct Readable(File);
+
+impl Source for Readable {
+    fn read(&self, offset: u64, to: &mut [u8]) -> bool {
+        self.0.read_exact_at(to, offset).is_ok()
+    }
+}
+
+/// Refuses a program that the library cannot serve, by the judgement that its children get, too.
+fn can_be_paged(file: &Path, name: &OsStr) -> Result<(), NotStarted> {
+    refuse_privileged(file, name, "--local", LeftOut::Privileged.remedy())?;
+    let mut path = file.to_owned();
+    for _ in 0..SCRIPTS_MAX {
+        // A program that is executable and not readable is started by the loader all the same.
+        let Ok(file) = File::open(&path) else { return Ok(()) };
+        match program_file::judge(&Readable(file)) {
+            Judged::Paged | Judged::Unknown => return Ok(()),
+            Judged::Script(interpreter) => path = PathBuf::from(OsStr::from_bytes(interpreter.path())),
+            Judged::LeftOut { reason, .. } => {
+                let why = format!("{}, so that no library can page it", reason.reason());
+                return Err(refused(name, &why, reason.remedy()).into());
+            }
         }
     }
+    Ok(())
 }
 
 /// Refuses pairs of options that would silently undo each other.
@@ -190,6 +234,7 @@ fn terms(task: &RunTask, local: Local) -> Result<SessionParameters, Failure> {
         least_bytes: LEAST_MAPPING.0,
         sections,
         background: !task.no_background,
+        has_file: false,
         backend: task.backend.map(|Exchange(backend)| backend),
     })
 }
@@ -234,13 +279,23 @@ fn open_store(task: &RunTask, mut url: StoreUrl, cipher: Option<Cipher>) -> Resu
     Ok(Arc::new(Patient::new(store, Patience { limit: task.store_timeout, ..Patience::USUAL }, say)))
 }
 
-/// Note about a program that was started by the first one and could not begin.
+/// Note about a program that was started by the first one, and in which the library could not begin.
 fn of_child(not_begun: &NotBegun) -> String {
     let (why, remedy) = not_begun.reason_and_remedy();
-    let process = not_begun.process;
-    format!(
-        "a program that was started (process {process}) could not begin, and ended with {NOT_STARTED}: {why}\n    {remedy}"
-    )
+    format!("process {} ran as without masu, since the library could not begin: {why}\n    {remedy}", not_begun.process)
+}
+
+/// Note about the programs that ran unserved.
+fn of_left_out(left_out: &[LeftOutPrograms]) -> Option<String> {
+    let all = left_out.iter().fold(0_u64, |sum, of| sum.saturating_add(of.programs));
+    let reasons: Vec<String> = left_out.iter().map(|of| format!("{} {}", of.programs, of.reason)).collect();
+    let programs = if all == 1 { "program" } else { "programs" };
+    (all > 0).then(|| {
+        format!(
+            "left out: {all} {programs} ({}): they ran as without masu, and --local does not limit them",
+            reasons.join(", ")
+        )
+    })
 }
 
 /// Note about a transfer size that was cut: a unit passes through the victim queue, and must fit there.
@@ -257,9 +312,15 @@ fn report(seen: &Seen, terms: &SessionParameters, run: Duration) -> Report {
     let mut report = Report::of(run.as_secs_f64(), &seen.counted);
     report.at_once = seen.at_once;
     report.notes.extend(cut_unit(terms).filter(|_| !seen.counted.is_empty()));
+    let programs = |(reason, programs): (&LeftOut, &u64)| LeftOutPrograms {
+        reason: reason.name().to_owned(),
+        programs: *programs,
+    };
+    report.left_out = seen.left_out.iter().map(programs).collect();
+    report.notes.extend(of_left_out(&report.left_out));
     report.notes.extend(seen.not_begun.iter().map(of_child));
     report.notes.extend(seen.trouble.iter().cloned());
-    if seen.counted.is_empty() {
+    if seen.counted.is_empty() && seen.first.is_none() {
         report.notes.push(
             "the library was not loaded, for a reason that the program's file does not tell: nothing was paged"
                 .to_owned(),
