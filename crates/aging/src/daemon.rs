@@ -98,7 +98,7 @@ impl<F: KernelFiles + Sync + 'static> Daemon<F> {
         let control = LevelControl::new(preferences, group.as_ref());
         let mlocks = MlockLoop::begin(files, control.levels(), budget, group.as_ref())?;
         let members = Members::of(files, scope);
-        let mut events = Vec::new();
+        let mut events: Vec<Event> = control.stands_still(files).into_iter().collect();
         let swap = match Swap::begin(
             files,
             members.scope(),

@@ -88,6 +88,18 @@ impl Clock {
         Clock { source: Source::of(group), last: None, reclaim_time: Duration::ZERO }
     }
 
+    /// Reason that the clock never runs: the group shows no counter of its reclaim.
+    pub fn stands_still(&self, files: &impl KernelFiles) -> Option<String> {
+        let Source::Group(directory) = &self.source else { return None };
+        let has_counter = files.read(&format!("{directory}/memory.failcnt")).is_ok()
+            || files
+                .read(&format!("{directory}/memory.stat"))
+                .is_ok_and(|text| text.lines().any(|line| line.starts_with("pgscan ")));
+        (!has_counter).then(|| {
+            format!("/{directory} has neither memory.failcnt nor pgscan in memory.stat, so its reclaim cannot be seen")
+        })
+    }
+
     /// Reads the counter, and returns the time under reclaim up to now.
     ///
     /// # Errors
@@ -189,6 +201,15 @@ mod tests {
         format!(
             "some avg10=0.00 avg60=0.00 avg300=0.00 total=9\nfull avg10=0.00 avg60=0.00 avg300=0.00 total={full_us}\n"
         )
+    }
+
+    #[test]
+    fn a_group_without_a_counter_of_its_reclaim_is_named() {
+        let clock = Clock { source: Source::Group("web".to_owned()), last: None, reclaim_time: Duration::ZERO };
+        let why = clock.stands_still(&FakeKernel::new().file("web/memory.stat", "anon 1\npgscan_kswapd 3\n")).unwrap();
+        assert_eq!(why, "/web has neither memory.failcnt nor pgscan in memory.stat, so its reclaim cannot be seen");
+        assert_eq!(clock.stands_still(&FakeKernel::new().file("web/memory.stat", "pgscan 3\n")), None);
+        assert_eq!(clock.stands_still(&FakeKernel::new().file("web/memory.failcnt", "0\n")), None);
     }
 
     #[test]

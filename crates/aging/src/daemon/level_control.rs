@@ -9,8 +9,8 @@ use units::Fraction;
 use crate::class::Class;
 use crate::controller::{self, Measured, Why};
 use crate::headroom::{Clock, Stall};
-use crate::levels::{ByClass, Level, Levels, Preferences};
-use crate::report::Refaults;
+use crate::levels::{Bounds, ByClass, Level, Levels, Preferences};
+use crate::report::{Event, Refaults};
 
 /// Current levels, and the state that moves them within their bounds.
 #[derive(Debug)]
@@ -51,6 +51,16 @@ impl LevelControl {
     /// Current levels.
     pub fn levels(&self) -> &Levels {
         &self.levels
+    }
+
+    /// Event for levels that depend on the time under reclaim where that cannot be seen: those with bounds to move in,
+    /// and those between 0 and 100, whose phases never change.
+    pub fn stands_still(&self, files: &impl KernelFiles) -> Option<Event> {
+        let depends = |bounds: Bounds| bounds.low != bounds.high || !matches!(bounds.low.get(), 0 | 100);
+        let depends =
+            self.preferences.iter().any(|(class, bounds)| class != Class::Cache && bounds.is_some_and(depends));
+        let why = self.clock.stands_still(files).filter(|_| depends)?;
+        Some(Event::Skipped { what: "moves of levels and of phases".to_owned(), why })
     }
 
     /// Time under reclaim until the last tick.
@@ -124,7 +134,6 @@ impl LevelControl {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::levels::Bounds;
 
     #[test]
     fn a_failed_move_is_due_again_and_an_ended_round_keeps_no_refaults() {

@@ -19,8 +19,15 @@ use units::{Address, AddressRange, Pages};
 use super::due::Due;
 use super::tally::Owner;
 
-/// Mappings of a process are read again after this time.
+/// Mappings of a process are read again after this time; those of the process that inserted a page in each step, since
+/// it may have mapped the file a moment before.
 const VALID: Duration = Duration::from_millis(250);
+
+/// The same for a process with many mappings of files, whose reading takes long.
+const VALID_OF_MANY: Duration = Duration::from_secs(2);
+
+/// Number of mappings that are many: they are read in about a millisecond.
+const MANY: usize = 1024;
 
 /// Held pages are checked again after this time.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
@@ -123,7 +130,7 @@ impl OwnMappings {
         self.held = held;
         self.held_ranges -= due.len();
         self.held_pages -= due.iter().map(Due::count).sum::<u64>();
-        self.read.retain(|_, (at, _)| now < *at + VALID);
+        self.read.retain(|_, (at, _)| now < *at + VALID_OF_MANY);
         due
     }
 
@@ -144,8 +151,13 @@ impl OwnMappings {
         let processes: Vec<Pid> = std::iter::once(due.process).chain(others).collect();
         let mut found = Vec::new();
         for pid in processes {
-            let read = self.read.get(&pid).is_some_and(|(at, _)| now < *at + VALID);
-            if !read {
+            let is_read = self.read.get(&pid).is_some_and(|(at, mappings)| {
+                let is_many = mappings.len() > MANY;
+                now == *at
+                    || (is_many && now < *at + VALID_OF_MANY)
+                    || (!is_many && pid != due.process && now < *at + VALID)
+            });
+            if !is_read {
                 self.read.insert(pid, (now, mappings_of(files, pid)));
             }
             let mappings = self.read.get(&pid).map_or(&[][..], |(_, mappings)| mappings);

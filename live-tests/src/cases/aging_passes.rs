@@ -1,0 +1,155 @@
+//! `masu aging --cache`: second passes, mapped streams, processes that outlive the command, and the account at the end.
+
+use std::fs;
+use std::ops::Range;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use linux::Rooted;
+use linux::meminfo::meminfo;
+use linux::page_cache::resident;
+use serde_json::Value;
+use units::{Bytes, Pages};
+
+use super::Outcome;
+use super::aging::Aging;
+use super::command::masu;
+use super::disk_file::DiskFile;
+use super::programs::{Running, TIME_LIMIT};
+use super::run::Folder;
+use crate::group::Group;
+use crate::host::{Host, LiveTest, tests};
+
+/// Tests of this file, and their requirements.
+pub(crate) const TESTS: &[LiveTest] = tests! {
+    aging_passes requires [Root, PageTableWalk, DiskFiles, Shell, MasuCommand];
+    a_second_pass_of_a_command_reads_no_disk_and_leaves_nothing;
+    what_a_service_reads_again_and_again_stays [MemoryGroups];
+    a_mapped_stream_leaves_while_it_runs_and_when_it_ends [CCompiler];
+    a_process_that_outlives_the_command_is_followed_to_its_end;
+};
+
+const LENGTH: Pages = Bytes::mib(64).pages();
+const ALL: Range<u64> = 0..LENGTH.0;
+
+fn pages(of: &DiskFile) -> Result<u64, libtest_mimic::Failed> {
+    Ok(resident(&of.file, ALL)?.iter().map(|run| run.end - run.start).sum())
+}
+
+/// `masu aging --cache 0 -- COMMAND`, with its report.
+fn aging_of(report: &Path, command: &[&str]) -> Result<Command, libtest_mimic::Failed> {
+    let mut aging = masu()?;
+    aging.args(["aging", "--cache", "0", "--json", "--report"]).arg(report).arg("--").args(command);
+    Ok(aging)
+}
+
+fn lines(report: &Path) -> Result<Vec<Value>, libtest_mimic::Failed> {
+    Ok(fs::read_to_string(report)?.lines().map(serde_json::from_str).collect::<Result<_, _>>()?)
+}
+
+/// The last line; its amounts add up.
+fn end_of(report: &Path) -> Result<Value, libtest_mimic::Failed> {
+    let end = lines(report)?.pop().ok_or("no lines")?;
+    assert_adds_up(&end);
+    Ok(end)
+}
+
+fn assert_adds_up(end: &Value) {
+    let amount = |name: &str| end[name].as_u64().unwrap_or_default();
+    assert_eq!(amount("brought_in_bytes"), amount("dropped_bytes") + amount("left_bytes"), "{end}");
+    let left: u64 = end["left"].as_array().into_iter().flatten().filter_map(|left| left["bytes"].as_u64()).sum();
+    assert_eq!(left, amount("left_bytes"), "{end}");
+}
+
+fn a_second_pass_of_a_command_reads_no_disk_and_leaves_nothing(_: &Host) -> Outcome {
+    let (of, folder) = (DiskFile::make("aging-passes", LENGTH)?, Folder::make("aging-passes-lines")?);
+    let report = folder.0.join("lines");
+    let script = format!("cat {0} > /dev/null; sleep 1; cat {0} > /dev/null", of.path().display());
+    let memory = meminfo(&Rooted::host())?;
+    let said = Running::start(&mut aging_of(&report, &["/bin/sh", "-c", &script])?)?.said()?;
+    assert_eq!((said.code(), said.err.as_str()), (0, ""));
+    let end = end_of(&report)?;
+    // Only free memory is used for that.
+    if memory.free > memory.total.scaled(0.25) {
+        assert!(end["brought_in_bytes"].as_u64() < Some(LENGTH.bytes().0 / 4 * 5), "{end}");
+    }
+    assert!(pages(&of)? * 100 <= LENGTH.0, "{} pages are left", pages(&of)?);
+    Ok(())
+}
+
+fn what_a_service_reads_again_and_again_stays(_: &Host) -> Outcome {
+    let (of, group) = (DiskFile::make("aging-service", LENGTH)?, Group::make("aging-service")?);
+    let aging = Aging::start(&["--cache", "0", "--cgroup", &group.name()])?;
+    let read = || -> Result<(), libtest_mimic::Failed> {
+        let script = format!("echo 0 > {} && cat {} > /dev/null", group.procs().display(), of.path().display());
+        let said = Running::start(Command::new("/bin/sh").args(["-c", &script]))?.said()?;
+        if said.code() == 0 { Ok(()) } else { Err(format!("the reader failed: {said:?}").into()) }
+    };
+    for pass in ["first", "second"] {
+        read()?;
+        let deadline = Instant::now() + TIME_LIMIT;
+        while pages(&of)? * 100 > LENGTH.0 {
+            assert!(Instant::now() < deadline, "the {pass} pass is a stream, whose readers have ended");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+    read()?;
+    // Longer than the time after which pages of the other passes went.
+    std::thread::sleep(Duration::from_secs(3));
+    let left = pages(&of)?;
+    let end = aging.end()?;
+    assert_adds_up(&end);
+    assert!(left * 10 >= LENGTH.0 * 9, "{left} pages are left of the third pass: {end}");
+    assert!(end["left"].as_array().is_some_and(|left| left.iter().any(|of| of["why"] == "read_again")), "{end}");
+    Ok(())
+}
+
+/// The mapping is the stream's own; the program keeps it for a while after its end.
+fn a_mapped_stream_leaves_while_it_runs_and_when_it_ends(_: &Host) -> Outcome {
+    let (of, folder) = (DiskFile::make("aging-mapped", LENGTH)?, Folder::make("aging-mapped-program")?);
+    let (source, program, report) = (folder.0.join("map.c"), folder.0.join("map"), folder.0.join("lines"));
+    let (passed, over) = (folder.0.join("passed"), folder.0.join("over"));
+    fs::write(
+        &source,
+        "#include <fcntl.h>\n#include <sys/mman.h>\n#include <unistd.h>\n\
+         int main(int n, char **v) { int f = open(v[1], O_RDONLY); long size = 64L << 20, sum = 0;\n\
+         volatile char *m = mmap(0, size, PROT_READ, MAP_PRIVATE, f, 0);\n\
+         for (long at = 0; at < size; at += 4096) { sum += m[at]; if (at % (1 << 20) == 0) usleep(10000); }\n\
+         close(creat(v[2], 0600)); for (int i = 0; i < 3000 && access(v[3], F_OK); i++) usleep(10000); return 0; }\n",
+    )?;
+    let built = Running::start(Command::new("cc").args(["-O1", "-o"]).arg(&program).arg(&source))?.said()?;
+    assert_eq!(built.code(), 0, "{}", built.err);
+    let words = [&program, &of.path(), &passed, &over].map(|path| path.display().to_string());
+    let running = Running::start(&mut aging_of(&report, &words.each_ref().map(String::as_str))?)?;
+    let deadline = Instant::now() + Duration::from_secs(25);
+    // The last pages may be read yet, as far as masu knows.
+    while !passed.exists() || pages(&of)? * 4 > LENGTH.0 {
+        assert!(Instant::now() < deadline, "{} pages are left in the mapping", pages(&of)?);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    fs::write(&over, "")?;
+    let said = running.said()?;
+    assert_eq!((said.code(), said.err.as_str()), (0, ""));
+    end_of(&report)?;
+    assert!(pages(&of)? * 100 <= LENGTH.0, "{} pages are left", pages(&of)?);
+    Ok(())
+}
+
+fn a_process_that_outlives_the_command_is_followed_to_its_end(_: &Host) -> Outcome {
+    let (of, folder) = (DiskFile::make("aging-outlived", LENGTH)?, Folder::make("aging-outlived-lines")?);
+    let report = folder.0.join("lines");
+    let script = format!("(sleep 1; cat {} > /dev/null) > /dev/null 2>&1 & exit 7", of.path().display());
+    let said = Running::start(&mut aging_of(&report, &["/bin/sh", "-c", &script])?)?.said()?;
+    assert_eq!((said.code(), said.err.as_str()), (7, ""), "the command's own status");
+    let end = end_of(&report)?;
+    assert!(end["dropped_bytes"].as_u64() >= Some(LENGTH.bytes().0 / 100 * 98), "{end}");
+    assert!(pages(&of)? * 100 <= LENGTH.0);
+    let lines = lines(&report)?;
+    let line = lines.iter().find(|line| line["event"] == "outlived").ok_or("no line says so")?;
+    assert_eq!(
+        (&line["followed"], line["processes"].as_array().is_some_and(|all| !all.is_empty())),
+        (&true.into(), true)
+    );
+    Ok(())
+}
