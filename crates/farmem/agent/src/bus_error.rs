@@ -6,6 +6,7 @@ use farmem_engine::counters::Counter;
 use farmem_engine::pager::{Served, Touch};
 
 use crate::program::{Program, is_paged, program};
+use crate::registers::Context;
 use crate::thread::Repeated;
 use crate::{delivery, kernel, page_fault};
 
@@ -24,6 +25,8 @@ pub unsafe extern "C" fn on_bus(signal: c_int, info: *mut libc::siginfo_t, conte
     // In a forked child nothing is paged, and the userfaultfd is its parent's.
     if let Some(program) = program().filter(|_| is_paged()).filter(ours) {
         let begun = kernel::ticks();
+        // SAFETY: this is a handler of the library's, with the kernel's own context.
+        unsafe { Repeated::note_mask(&Context::of(context)) };
         // SAFETY: as above.
         let registers = unsafe { &(*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
         let touch = Touch {

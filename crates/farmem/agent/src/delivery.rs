@@ -21,7 +21,7 @@ use crate::kernel::{call, size, uint};
 use crate::program::{Program, program};
 use crate::registers::Context;
 use crate::signals::{self, Action, Handler, SET_BYTES, bit, ours_of, without_ours};
-use crate::thread::{self, Thread};
+use crate::thread::{self, Repeated, Thread};
 use crate::{memory, page_fault, stub};
 
 /// The kernel's `struct ucontext`, `struct siginfo`, and `struct rt_sigframe` of both and a return address.
@@ -88,6 +88,8 @@ pub unsafe fn deliver(signal: c_int, info: *mut libc::siginfo_t, context: *mut c
         // The library's own access to the program's memory.
         die(signal);
     }
+    // SAFETY: the caller's.
+    unsafe { Repeated::note_mask(&frame) };
     let during = stub::leave_stub(thread, &mut frame);
     // SAFETY: the caller's.
     if unsafe { build(program, thread, info, &mut frame, &action) } {

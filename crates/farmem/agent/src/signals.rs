@@ -228,3 +228,30 @@ pub fn hand_back() {
         }
     }
 }
+
+/// Ends the program by a pending signal whose default action ends it, if the program neither handles it nor blocks it.
+/// For waits in which all signals are blocked.
+pub fn end_by_pending(mask: u64) {
+    const STOPS: u64 = bit(libc::SIGTSTP) | bit(libc::SIGTTIN) | bit(libc::SIGTTOU);
+    const NOTHING: u64 = bit(libc::SIGCHLD) | bit(libc::SIGCONT) | bit(libc::SIGURG) | bit(libc::SIGWINCH);
+    let mut pending = 0_u64;
+    // SAFETY: writes our own set.
+    unsafe { call!(libc::SYS_rt_sigpending, (&raw mut pending).addr(), SET_BYTES) };
+    let ends = pending & !(mask | OURS | STOPS | NOTHING);
+    for signal in (1..=64).filter(|signal| ends & bit(*signal) != 0) {
+        if kernels(signal, None).is_ok_and(|action| size(action.handler) == libc::SIG_DFL) {
+            let (set, mut before) = (bit(signal), 0_u64);
+            // SAFETY: reads and writes our own sets. The signal ends the process, or another thread has taken it.
+            unsafe {
+                call!(
+                    libc::SYS_rt_sigprocmask,
+                    libc::SIG_UNBLOCK,
+                    (&raw const set).addr(),
+                    (&raw mut before).addr(),
+                    SET_BYTES
+                );
+                call!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, (&raw const before).addr(), 0, SET_BYTES);
+            }
+        }
+    }
+}

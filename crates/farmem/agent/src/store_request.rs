@@ -9,6 +9,8 @@ use farmem_engine::space::Page;
 
 use crate::kernel::{self, call};
 use crate::program::Program;
+use crate::signals;
+use crate::thread::Repeated;
 
 /// Busy-waiting time for the answer before sleeping: about 20 µs.
 const SHORTLY_TICKS: u64 = 50_000;
@@ -41,12 +43,16 @@ pub fn ask(program: &Program, ask: Ask, page: Page, pages: u32) {
     }
 }
 
-/// Ends the program if masu has ended.
+/// Ends the program if a signal would have ended it but for this wait, or if masu has ended.
 pub fn is_masu_there(program: &Program) {
+    if let Some(mask) = Repeated::mask_now() {
+        signals::end_by_pending(mask);
+    }
     if is_gone(program) {
         kernel::give_up(&[
             "masu is gone, and with it what it kept of this program's memory; the program is ended\n    ",
-            "Find out what ended masu (dmesg tells of a lack of memory); with --store file:DIR programs go on without it.",
+            "Find out what ended masu (dmesg tells of a lack of memory; it also ends with the program that it started); \
+             with --store file:DIR programs go on without it.",
         ]);
     }
 }

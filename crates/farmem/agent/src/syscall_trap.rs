@@ -14,7 +14,7 @@ use crate::kernel::{int, size, uint};
 use crate::program::{HAS_WRITE_ONLY_MAPPING, Program, is_paged, program};
 use crate::registers::Context;
 use crate::signals::{self, Action, SET_BYTES, without_ours};
-use crate::thread::Thread;
+use crate::thread::{Repeated, Thread};
 use crate::{delivery, descriptors, memory, process, stub, transfer, vfork};
 
 /// AUDIT_ARCH_X86_64.
@@ -44,6 +44,8 @@ pub unsafe extern "C" fn on_call(signal: c_int, info: *mut libc::siginfo_t, cont
     }
     // SAFETY: the kernel's own, and this handler's.
     let mut context = unsafe { Context::of(context) };
+    // SAFETY: this is a handler of the library's, with the kernel's own context.
+    unsafe { Repeated::note_mask(&context) };
     // SAFETY: this is a handler of the library's, and it is not interrupted by itself: its own calls are not trapped.
     let thread = unsafe { Thread::here() };
     vfork::release_child(thread);

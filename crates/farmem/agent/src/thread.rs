@@ -10,6 +10,7 @@ use farmem_engine::PAGE_BYTES;
 
 use crate::kernel::call;
 use crate::program::program;
+use crate::registers::Context;
 
 /// Size of a thread's stack and record, and its alignment.
 const BYTES: usize = 256 << 10;
@@ -89,6 +90,8 @@ const _: () = assert!(size_of::<Thread>() + size_of::<Repeated>() <= RECORD_BYTE
 pub struct Repeated {
     address: AtomicU64,
     times: AtomicU32,
+    /// Signal mask of the program when it was interrupted.
+    mask: AtomicU64,
 }
 
 impl Repeated {
@@ -103,6 +106,29 @@ impl Repeated {
         unsafe { &*core::ptr::with_exposed_provenance::<Repeated>(end - size_of::<Repeated>()) }
     }
 
+    /// Notes the mask of the interrupted program: a wait for the store ends by a signal that would end the program.
+    ///
+    /// # Safety
+    /// Called by one of the library's handlers, with its context.
+    pub unsafe fn note_mask(context: &Context) {
+        // A fault of the library itself, within a handler, tells nothing of the program.
+        let is_of_library = start_of_stack() as u64..=(start_of_stack() + BYTES) as u64;
+        if is_ours(context.signal_stack()) && !is_of_library.contains(&context.get(libc::REG_RSP)) {
+            // SAFETY: the caller's, and on a stack that `map` made.
+            unsafe { Repeated::here() }.mask.store(context.set_of_mask(), Relaxed);
+        }
+    }
+
+    /// Mask of the program, if this runs in a handler of the library.
+    pub fn mask_now() -> Option<u64> {
+        let mut stack = NO_STACK;
+        // SAFETY: writes our own memory.
+        let answer = unsafe { call!(libc::SYS_sigaltstack, 0, (&raw mut stack).addr()) };
+        let is_on = answer == 0 && is_ours(stack);
+        // SAFETY: on a stack that `map` made, as its place and its size say.
+        is_on.then(|| unsafe { Repeated::here() }.mask.load(Relaxed))
+    }
+
     /// Number of faults in a row at this address that found the page present.
     pub fn again(&self, address: u64, was_there: bool) -> u32 {
         let same = self.address.swap(address, Relaxed) == address;
@@ -110,6 +136,14 @@ impl Repeated {
         self.times.store(times, Relaxed);
         times
     }
+}
+
+/// Whether this runs on a stack that `map` made: `stack` is the alternate stack that the kernel has, or had when it called
+/// a handler.
+fn is_ours(stack: libc::stack_t) -> bool {
+    stack.ss_flags & libc::SS_DISABLE == 0
+        && stack.ss_sp.addr() == start_of_stack() + GUARD_BYTES
+        && stack.ss_size == BYTES - RECORD_BYTES - GUARD_BYTES
 }
 
 /// Start of the signal stack on which this runs.
@@ -135,12 +169,8 @@ impl Thread {
     /// # Safety
     /// That of [`Thread::here`].
     pub unsafe fn on(stack: libc::stack_t) -> Option<&'static mut Thread> {
-        let start = start_of_stack();
-        let is_ours = stack.ss_flags & libc::SS_DISABLE == 0
-            && stack.ss_sp.addr() == start + GUARD_BYTES
-            && stack.ss_size == BYTES - RECORD_BYTES - GUARD_BYTES;
         // SAFETY: the caller's; the program cannot give such a stack to the kernel.
-        is_ours.then(|| unsafe { Thread::here() })
+        is_ours(stack).then(|| unsafe { Thread::here() })
     }
 
     /// Whether an address lies in the stack beside this record.
