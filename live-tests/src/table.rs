@@ -64,6 +64,7 @@ const FILES: [&[LiveTest]; 68] = [
     cases::run_local_profile::TESTS,
     cases::run_local_refusals::TESTS,
     cases::run_local_report::TESTS,
+    cases::run_local_signals::TESTS,
     cases::run_local_stores::TESTS,
     cases::run_local_outages::TESTS,
     cases::run_local_other_users::TESTS,

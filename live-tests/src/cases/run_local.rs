@@ -150,9 +150,6 @@ pub(super) fn stress_with_build_id(folder: &Folder) -> Result<String> {
     compile(folder, "cc", "stress", STRESS, &["-pthread", "-Wl,--build-id"])
 }
 
-/// Steps not requested from a paged program: its handlers do not run on the signal stack that it chose.
-const WITHOUT: [&str; 2] = ["--without", "altstack"];
-
 /// Memory that moves, grows and is given up, and little else: such is rare in a mixture of all.
 const MOVING: [&str; 2] = ["--only", "mremap,realloc,dontneed,touch"];
 
@@ -161,8 +158,8 @@ fn a_program_that_checks_each_byte_finds_none_wrong(host: &Host) -> Outcome {
     let folder = Folder::make("local-stress")?;
     let stress = stress(&folder)?;
     let at = folder.0.to_str().ok_or("a path that is no text")?;
-    let all = [("1", "4KiB"), ("2", "16KiB"), ("3", "64KiB"), ("4", "auto")].map(|(seed, unit)| (seed, unit, WITHOUT));
-    let moving = [("5", "16KiB"), ("6", "auto")].map(|(seed, unit)| (seed, unit, MOVING));
+    let all = [("1", "4KiB"), ("2", "16KiB"), ("3", "64KiB"), ("4", "auto")].map(|(seed, unit)| (seed, unit, &[][..]));
+    let moving = [("5", "16KiB"), ("6", "auto")].map(|(seed, unit)| (seed, unit, &MOVING[..]));
     // On an emulated processor a single backend, with nearly all the steps and less memory.
     let (but, mib) = if host.has(Requirement::RealProcessor) { (0, "64") } else { (5, "16") };
     let kinds = || all.into_iter().chain(moving).skip(but);
@@ -173,7 +170,7 @@ fn a_program_that_checks_each_byte_finds_none_wrong(host: &Host) -> Outcome {
         let report = Report::new("local-stress");
         let options = ["--backend", backend, "--local", "5%", "--unit", unit, "--report", report.path(), "--json"];
         let arguments = ["--seconds", "1", "--threads", "4", "--mib", mib, "--seed", seed, "--folder", at, "--fork"];
-        let mut command = paged(&options, &[&[stress.as_str()], &arguments[..], &kinds].concat())?;
+        let mut command = paged(&options, &[&[stress.as_str()], &arguments[..], kinds].concat())?;
         let said = said(&mut command)?;
         assert_eq!(said.code(), 0, "backend {backend}, seed {seed}, unit {unit}: {said:?}");
         assert!(said.out.ends_with(" wrong=0\n") && !said.out.starts_with("checks=0 "), "{said:?}");
@@ -193,7 +190,7 @@ fn a_program_that_checks_each_byte_finds_a_wrong_one(_: &Host) -> Outcome {
     let stress = stress(&folder)?;
     let at = folder.0.to_str().ok_or("a path that is no text")?;
     let arguments = [stress.as_str(), "--seconds", "5", "--mib", "32", "--folder", at, "--corrupt"];
-    let said = said(&mut paged(&["--local", "5%"], &[&arguments[..], &WITHOUT].concat())?)?;
+    let said = said(&mut paged(&["--local", "5%"], &arguments)?)?;
     assert_eq!((said.code(), said.err.starts_with("wrong: thread ")), (3, true), "{said:?}");
     Ok(())
 }
@@ -372,7 +369,7 @@ fn copies_of_a_program_find_none_wrong(host: &Host) -> Outcome {
         let report = Report::new("local-copies");
         let options = ["--backend", backend, "--local", "64MiB", "--report", report.path(), "--json"];
         let arguments = ["--seconds", "1", "--threads", "2", "--mib", "16", "--seed", "7", "--folder", at, "--fork"];
-        let mut command = paged(&options, &[&[stress.as_str()], &arguments[..], &WITHOUT].concat())?;
+        let mut command = paged(&options, &[&[stress.as_str()], &arguments[..]].concat())?;
         let said = said(&mut command)?;
         assert!(said.code() == 0 && said.out.ends_with(" wrong=0\n"), "backend {backend}: {said:?}");
         assert_eq!(report.read()?["notes"], serde_json::json!([]), "no fork was refused");

@@ -5,7 +5,7 @@ use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::mount::{MountFlags, UnmountFlags};
 
@@ -32,6 +32,7 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     a_redis_that_is_full_ends_the_program_with_its_name [RedisServer];
     with_a_file_the_program_outlives_masu;
     with_redis_the_program_ends_when_masu_is_killed [RedisServer];
+    a_signal_ends_the_wait_for_a_silent_redis [RedisServer];
     ctrl_c_ends_it_and_leaves_nothing_in_the_store [RedisServer];
 };
 
@@ -295,6 +296,26 @@ fn with_redis_the_program_ends_when_masu_is_killed(_: &Host) -> Outcome {
     let said = talking.ends()?;
     assert_eq!(said.out, "status=2\n", "{said:?}");
     assert!(said.err.contains("masu is gone") && said.err.contains("\n    Find out what ended masu"), "{said:?}");
+    Ok(())
+}
+
+/// A thread that waits for a page has all signals blocked.
+fn a_signal_ends_the_wait_for_a_silent_redis(_: &Host) -> Outcome {
+    let redis = Redis::start("local-redis-signal")?;
+    let built = Folder::make("local-redis-signal-program")?;
+    let mut talking = full(&redis.url(), &memory_checker(&built)?)?;
+    redis.sleep()?;
+    talking.says()?;
+    std::thread::sleep(Duration::from_secs(2));
+    signal(talking.masu(), libc::SIGTERM)?;
+    let (program, begun) = (format!("/proc/{}", talking.program), Instant::now());
+    while Path::new(&program).exists() {
+        assert!(begun.elapsed() < Duration::from_secs(20), "it waits on");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    redis.wake()?;
+    let said = talking.ends()?;
+    assert_eq!(said.code(), 128 + libc::SIGTERM, "{said:?}");
     Ok(())
 }
 

@@ -1,0 +1,70 @@
+//! `masu run --local`: signals of the program, on stacks that are paged, and under a tracer.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use super::Outcome;
+use super::run::{Folder, Result, said};
+use super::run_local::{backends, built, paged};
+use crate::host::{Host, LiveTest, tests};
+
+/// Tests of this file, and their requirements.
+pub(crate) const TESTS: &[LiveTest] = tests! {
+    run_local_signals requires [MasuCommand, PagerLibrary, UserFaults, CPrograms];
+    a_signal_comes_while_a_fiber_runs_on_memory_from_malloc [RealProcessor];
+    handlers_run_on_the_stack_that_the_program_gave_them [RealProcessor];
+    settings_of_signals_are_what_the_program_set [RealProcessor];
+    a_child_that_is_traced_before_its_exec_runs [Shell];
+    a_signal_ends_the_parent_of_a_vfork;
+};
+
+fn program(folder: &Folder) -> Result<String> {
+    built(folder, "signals", include_str!("../../programs/signals.c"))
+}
+
+/// Runs the part without masu, and with each local size on each backend.
+fn right(host: &Host, part: &str, sizes: &[&str]) -> Outcome {
+    let folder = Folder::make("local-signals")?;
+    let program = program(&folder)?;
+    let plain = said(Command::new(&program).arg(part))?;
+    assert_eq!((plain.code(), plain.out.as_str()), (0, "right\n"), "without masu: {plain:?}");
+    for (backend, local) in backends(host).iter().flat_map(|backend| sizes.iter().map(move |local| (*backend, *local)))
+    {
+        let said = said(&mut paged(&["--backend", backend, "--local", local], &[&program, part])?)?;
+        assert_eq!((said.code(), said.out.as_str()), (0, "right\n"), "{part} at {local}, backend {backend}: {said:?}");
+    }
+    Ok(())
+}
+
+/// The kernel writes the frame outside of any call, and ends the program at a missing page.
+fn a_signal_comes_while_a_fiber_runs_on_memory_from_malloc(host: &Host) -> Outcome {
+    right(host, "fiber", &["64MiB", "2MiB"])
+}
+
+/// Nested handlers, longjmp out of them, a thread on a stack from malloc, repairs of protected memory.
+fn handlers_run_on_the_stack_that_the_program_gave_them(host: &Host) -> Outcome {
+    right(host, "stack", &["64MiB", "4MiB"])
+}
+
+/// SA_RESETHAND, sigsuspend, registers, restarted calls, a forked child.
+fn settings_of_signals_are_what_the_program_set(host: &Host) -> Outcome {
+    right(host, "setting", &["64MiB"])
+}
+
+/// Its tracer waits in vfork, so no signal of the library may stop it before.
+fn a_child_that_is_traced_before_its_exec_runs(host: &Host) -> Outcome {
+    right(host, "debugger", &["64MiB"])
+}
+
+/// The child sleeps for a minute.
+fn a_signal_ends_the_parent_of_a_vfork(_: &Host) -> Outcome {
+    let folder = Folder::make("local-signals-parent")?;
+    let begun = Instant::now();
+    let mut run = paged(&["--local", "64MiB"], &[&program(&folder)?, "parent"])?;
+    // Without pipes, whose end the child would hold open.
+    let status = run.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).status()?;
+    assert_eq!(status.signal(), Some(libc::SIGTERM), "{status}");
+    assert!(begun.elapsed() < Duration::from_secs(30), "it waited for the child");
+    Ok(())
+}
