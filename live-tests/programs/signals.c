@@ -194,7 +194,7 @@ static void debugger_part(void)
     CHECK(child > 0);
     while (waitpid(child, &status, 0) == child && WIFSTOPPED(status)) {
         int number = WSTOPSIG(status);
-        CHECK(stops++ > 0 || number == SIGTRAP);
+        CHECK(stops++ == 0 && number == SIGTRAP);
         CHECK(!ptrace(PTRACE_CONT, child, 0, (long)(number == SIGTRAP ? 0 : number)));
     }
     CHECK(WIFEXITED(status) && !WEXITSTATUS(status) && stops >= 1);

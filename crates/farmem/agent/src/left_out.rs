@@ -163,31 +163,57 @@ pub fn is_filtered(of_masu: Option<&[u8]>) -> bool {
     filters().is_none_or(|filters| filters > of_masu)
 }
 
+/// Reason of a program that is traced at its start: its tracer, a debugger in this run, would get the pager's signals,
+/// and may keep them. The first program is paged under a tracer of masu itself.
+pub fn by_tracer(socket: i32) -> Option<LeftOut> {
+    // SAFETY: asks.
+    let parent = int(unsafe { call!(libc::SYS_getppid) }.cast_unsigned());
+    let is_first = parent > 0 && socket::peer(socket).is_some_and(|peer| peer.pid == parent);
+    let is_traced = || Status::read().and_then(|status| status.line(b"TracerPid:")).is_some_and(|tracer| tracer > 0);
+    (!is_first && is_traced()).then_some(LeftOut::Traced)
+}
+
+/// `/proc/self/status`.
+struct Status {
+    text: [u8; 4096],
+    length: usize,
+}
+
+impl Status {
+    fn read() -> Option<Status> {
+        let fd = open(libc::AT_FDCWD, c"/proc/self/status".as_ptr().addr() as u64, 0)?;
+        let mut text = [0_u8; 4096];
+        let mut length = 0;
+        while length < text.len() {
+            let (start, room) = (text.as_mut_ptr().expose_provenance() + length, text.len() - length);
+            // SAFETY: writes our own buffer.
+            let got = unsafe { call!(libc::SYS_read, fd, start, room) };
+            if got <= 0 {
+                break;
+            }
+            length += size(got.cast_unsigned());
+        }
+        // SAFETY: our own.
+        unsafe { call!(libc::SYS_close, fd) };
+        Some(Status { text, length })
+    }
+
+    /// Number in the line with this name.
+    fn line(&self, name: &[u8]) -> Option<u64> {
+        let lines = self.text[..self.length].split(|byte| *byte == b'\n');
+        let found = lines.filter_map(|line| line.strip_prefix(name)).next()?;
+        decimal(found.trim_ascii())
+    }
+}
+
 /// Number of seccomp filters of this process; `None` where it cannot be read.
 fn filters() -> Option<u64> {
-    let fd = open(libc::AT_FDCWD, c"/proc/self/status".as_ptr().addr() as u64, 0)?;
-    let mut text = [0_u8; 4096];
-    let mut length = 0;
-    while length < text.len() {
-        let (start, room) = (text.as_mut_ptr().expose_provenance() + length, text.len() - length);
-        // SAFETY: writes our own buffer.
-        let got = unsafe { call!(libc::SYS_read, fd, start, room) };
-        if got <= 0 {
-            break;
-        }
-        length += size(got.cast_unsigned());
-    }
-    // SAFETY: our own.
-    unsafe { call!(libc::SYS_close, fd) };
-    let line = |name: &[u8]| {
-        let found = text[..length].split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(name))?;
-        decimal(found.trim_ascii())
-    };
-    match (line(b"Seccomp:"), line(b"Seccomp_filters:")) {
+    let status = Status::read()?;
+    match (status.line(b"Seccomp:"), status.line(b"Seccomp_filters:")) {
         (Some(0), _) => Some(0),
         (Some(_), Some(filters)) => Some(filters.max(1)),
         // A kernel without filters.
-        (None, _) if length > 0 => Some(0),
+        (None, _) if status.length > 0 => Some(0),
         _ => None,
     }
 }

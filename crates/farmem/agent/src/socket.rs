@@ -64,7 +64,7 @@ fn connect(name: &[u8], zeros: usize) -> i32 {
             call!(libc::SYS_setsockopt, fd, libc::SOL_SOCKET, option, place, room);
         }
         let answer = match call!(libc::SYS_connect, fd, (&raw const address).expose_provenance(), bytes) {
-            0 if !may_be_masu(fd) => -i64::from(libc::ECONNREFUSED),
+            0 if !may_be_masu(int(fd.cast_unsigned())) => -i64::from(libc::ECONNREFUSED),
             answer => answer,
         };
         if answer < 0 {
@@ -77,18 +77,22 @@ fn connect(name: &[u8], zeros: usize) -> i32 {
 
 /// Whether the listening process belongs to our own user, to root, or to a user without a name in our user namespace:
 /// from any other user not even an answer is expected.
-fn may_be_masu(socket: i64) -> bool {
+fn may_be_masu(socket: i32) -> bool {
     const NAMELESS: u32 = 65534;
+    // SAFETY: asks.
+    let own = uint(unsafe { call!(libc::SYS_geteuid) }.cast_unsigned());
+    peer(socket).is_none_or(|peer| [own, 0, NAMELESS].contains(&peer.uid))
+}
+
+/// Process at the other side, as it is seen from here: its number is 0 in another PID namespace.
+pub fn peer(socket: i32) -> Option<libc::ucred> {
     let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
     #[expect(clippy::cast_possible_truncation, reason = "three numbers of 32 bits")]
     let mut bytes = size_of::<libc::ucred>() as libc::socklen_t;
     let (place, room) = ((&raw mut peer).expose_provenance(), (&raw mut bytes).expose_provenance());
-    // SAFETY: writes our own variables, at most as many bytes as there are; then asks.
-    let (answer, own) = unsafe {
-        let answer = call!(libc::SYS_getsockopt, socket, libc::SOL_SOCKET, libc::SO_PEERCRED, place, room);
-        (answer, uint(call!(libc::SYS_geteuid).cast_unsigned()))
-    };
-    answer < 0 || [own, 0, NAMELESS].contains(&peer.uid)
+    // SAFETY: writes our own variables, at most as many bytes as there are.
+    let answer = unsafe { call!(libc::SYS_getsockopt, socket, libc::SOL_SOCKET, libc::SO_PEERCRED, place, room) };
+    (answer >= 0).then_some(peer)
 }
 
 /// Control message with descriptors.

@@ -54,7 +54,7 @@ unsafe extern "C" fn begin(_: c_int, _: *const *mut c_char, environment: *const 
     }
     // SAFETY: asks.
     let process = uint(unsafe { call!(libc::SYS_getpid) }.cast_unsigned());
-    let left_out = reason.or_else(left_out::by_own_file);
+    let left_out = reason.or_else(left_out::by_own_file).or_else(|| left_out::by_tracer(connected));
     socket::send(connected, &Identity { process, secret: secret.library, limits: limits::own(), left_out }.message());
     let mut fds = [-1; socket::FDS];
     let answer = socket::receive(connected, &mut fds);

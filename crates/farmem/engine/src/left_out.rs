@@ -31,11 +31,13 @@ pub enum LeftOut {
     NoService = 12,
     /// A step of the library's start failed.
     NotBegun = 13,
+    /// A tracer had it before its start, a debugger of the run.
+    Traced = 14,
 }
 
 impl LeftOut {
     /// All reasons, by their numbers.
-    pub const ALL: [LeftOut; 13] = [
+    pub const ALL: [LeftOut; 14] = [
         LeftOut::Static,
         LeftOut::OtherLibrary,
         LeftOut::Bits32,
@@ -49,6 +51,7 @@ impl LeftOut {
         LeftOut::AddressSpace,
         LeftOut::NoService,
         LeftOut::NotBegun,
+        LeftOut::Traced,
     ];
 
     /// Reason with this number; `None` for any other number.
@@ -58,10 +61,10 @@ impl LeftOut {
     }
 
     /// Whether the first program of a run is refused for this reason. A program within a limit of its own runs: the
-    /// limit bounds its memory.
+    /// limit bounds its memory. A tracer of the first program is also masu's.
     #[must_use]
     pub const fn refuses_the_first(self) -> bool {
-        !matches!(self, LeftOut::AddressSpace | LeftOut::FilteredLater)
+        !matches!(self, LeftOut::AddressSpace | LeftOut::FilteredLater | LeftOut::Traced)
     }
 
     /// Short name in JSON and in the report's count.
@@ -81,6 +84,7 @@ impl LeftOut {
             LeftOut::AddressSpace => "within a ulimit -v or -d",
             LeftOut::NoService => "that masu had no threads, files or memory for",
             LeftOut::NotBegun => "that could not begin",
+            LeftOut::Traced => "under a debugger",
         }
     }
 
@@ -109,6 +113,7 @@ impl LeftOut {
             }
             LeftOut::NoService => "masu has no thread, descriptor or memory left to serve it",
             LeftOut::NotBegun => "the library could not begin",
+            LeftOut::Traced => "a debugger traces it from its start, and would stop it at each of the pager's signals",
         }
     }
 
@@ -131,6 +136,9 @@ impl LeftOut {
             LeftOut::AddressSpace => "Raise `ulimit -v` and `ulimit -d`; until then they limit its memory.",
             LeftOut::NoService => "Allow masu more threads, files and memory (`ulimit -u`, `-n`, `-v`, pids.max).",
             LeftOut::NotBegun => "See the reason in the report.",
+            LeftOut::Traced => {
+                "Attach to it once it runs: gdb -p PID, with `handle SIGBUS SIGSYS nostop noprint pass`."
+            }
         }
     }
 }
