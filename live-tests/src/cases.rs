@@ -5,6 +5,7 @@ pub mod act_exec;
 pub mod act_hard;
 pub mod act_shared;
 pub mod aging;
+pub mod aging_layers;
 pub mod aging_passes;
 pub mod aging_simulate;
 pub mod aging_streams;

@@ -82,6 +82,7 @@ fn capability(requirement: Requirement) -> Capability {
         Requirement::Script => Ok(program("script", programs::installed("script"))),
         Requirement::MemcachedSource => Ok(memcached_source()),
         Requirement::Fuse => Ok(written("/dev/fuse")),
+        Requirement::LoopDevices => Ok(loop_devices()),
         Requirement::ResctrlEmulator => Ok(program("resctrl-emulator", programs::resctrl_emulator())),
         Requirement::Resctrl => Ok(resctrl()),
     };
@@ -175,6 +176,18 @@ fn written(path: &str) -> Capability {
     match fs::OpenOptions::new().write(true).open(path) {
         Ok(_) => Capability::Available,
         Err(error) => refused(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
+    }
+}
+
+fn loop_devices() -> Capability {
+    let is_there = |name: &&str| {
+        ["/usr/sbin", "/sbin", "/usr/bin", "/bin"]
+            .iter()
+            .any(|folder| fs::exists(format!("{folder}/{name}")).unwrap_or(false))
+    };
+    match ["losetup", "mkfs.ext4", "mount", "unshare"].into_iter().find(|name| !is_there(name)) {
+        Some(name) => program(name, None),
+        None => written("/dev/loop-control"),
     }
 }
 

@@ -94,6 +94,8 @@ pub enum Requirement {
     MemcachedSource,
     /// File systems by programs (FUSE), and the right to mount one.
     Fuse,
+    /// Loop devices, and the programs that make and mount file systems on them.
+    LoopDevices,
     /// The emulator of resctrl, beside the command.
     ResctrlEmulator,
     /// resctrl itself, mounted.
@@ -102,7 +104,7 @@ pub enum Requirement {
 
 impl Requirement {
     /// All requirements, in the order of the tables.
-    pub const ALL: [Requirement; 46] = [
+    pub const ALL: [Requirement; 47] = [
         Requirement::Root,
         Requirement::RemoteAdvice,
         Requirement::RemoteCollapse,
@@ -147,6 +149,7 @@ impl Requirement {
         Requirement::SystemdAnalyze,
         Requirement::MemcachedSource,
         Requirement::Fuse,
+        Requirement::LoopDevices,
         Requirement::ResctrlEmulator,
         Requirement::Resctrl,
     ];
@@ -198,6 +201,7 @@ impl Requirement {
             Requirement::SystemdAnalyze => "systemd-analyze",
             Requirement::MemcachedSource => "memcached's source",
             Requirement::Fuse => "FUSE",
+            Requirement::LoopDevices => "loop devices",
             Requirement::ResctrlEmulator => "resctrl-emulator",
             Requirement::Resctrl => "resctrl",
         }
@@ -222,6 +226,7 @@ impl Requirement {
             Requirement::Script,
             Requirement::SystemdAnalyze,
             Requirement::MemcachedSource,
+            Requirement::LoopDevices,
             Requirement::ResctrlEmulator,
         ];
         let machine = [

@@ -5,7 +5,7 @@ use crate::host::LiveTest;
 
 /// The tests of each file in `cases/`, in the order of a run. The compiler reports a list that is missing here, and a
 /// test that is missing in the list of its file.
-const FILES: [&[LiveTest]; 69] = [
+const FILES: [&[LiveTest]; 70] = [
     cases::target_process::TESTS,
     cases::setting::TESTS,
     cases::collapse::TESTS,
@@ -48,6 +48,7 @@ const FILES: [&[LiveTest]; 69] = [
     cases::census::TESTS,
     cases::aging::TESTS,
     cases::other_users::TESTS,
+    cases::aging_layers::TESTS,
     cases::aging_passes::TESTS,
     cases::aging_streams::TESTS,
     cases::aging_simulate::TESTS,

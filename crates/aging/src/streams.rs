@@ -72,6 +72,8 @@ pub struct Streams {
     raw: RawReads,
     /// Time to wait before the next step.
     wait: Duration,
+    /// Time of the last look for closed files.
+    closed_at: Duration,
     /// Readahead size of the kernel, by device.
     read_ahead: BTreeMap<(u32, u32), Pages>,
     memory: Bytes,
@@ -119,7 +121,7 @@ const ROOM_EVERY: Duration = Duration::from_millis(200);
 const USUAL: Pages = Pages(32);
 
 /// Interval of reading the insertions.
-const EVERY: Duration = Duration::from_millis(50);
+const EVERY: Duration = Duration::from_millis(20);
 
 /// Kept pages of a process that are reported: 1 MiB.
 const KEPT_REPORTED_MIN: Pages = Pages(256);
@@ -161,6 +163,7 @@ impl Streams {
             layers: Layers::default(),
             raw: RawReads::default(),
             wait: EVERY,
+            closed_at: Duration::ZERO,
             read_ahead: BTreeMap::new(),
             memory,
             tally: Tally::default(),

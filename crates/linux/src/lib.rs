@@ -31,8 +31,8 @@ pub use elf::{build_id, program_file};
 pub use journal::runtime_directory;
 pub use proc::{
     auxv, buddyinfo, children, clear_refs, executable, fuse_server, iomem, kpagecgroup, kpageflags, map_files,
-    map_limit, maps, meminfo, memory_file, mounts, pagemap, pressure, processes, shared_segments, smaps, stat, status,
-    user_namespace, vmstat, zoneinfo,
+    map_limit, maps, meminfo, memory_file, mounts, open_inodes, pagemap, pressure, processes, shared_segments, smaps,
+    stat, status, user_namespace, vmstat, zoneinfo,
 };
 use proc::{frame_file, key_lines};
 use process::forked;

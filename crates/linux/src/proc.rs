@@ -17,6 +17,7 @@ pub mod maps;
 pub mod meminfo;
 pub mod memory_file;
 pub mod mounts;
+pub mod open_inodes;
 pub mod pagemap;
 pub mod pressure;
 pub mod processes;

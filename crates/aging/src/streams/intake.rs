@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use access::backend::Unavailable;
-use access::insertions::{FileId, Insertion};
+use access::insertions::{FileId, Filter, Insertion};
+use linux::open_inodes::open_inodes;
 use linux::read_ahead::read_ahead;
 use linux::{KernelFiles, Pid, block_device, stat};
 use units::Pages;
@@ -18,6 +19,9 @@ use crate::left_pages::Reason;
 const MANY: Pages = Pages(2048);
 /// Interval of reading the insertions of a fast stream.
 const EARLY: Duration = Duration::from_millis(3);
+
+/// Shortest interval of looking for closed files.
+const CLOSED_EVERY: Duration = Duration::from_millis(10);
 
 impl Streams {
     /// Reads the insertions into the queue.
@@ -38,8 +42,21 @@ impl Streams {
         self.layers.look_at_large(files);
         self.count_metadata(files, false);
         let new = self.tally.all_brought_in().0 - before.0;
+        self.close(files, now);
         self.wait = if new >= MANY.0 { EARLY } else { EVERY };
         Ok(())
+    }
+
+    /// Finds files that no followed process has open any more: the ends of files need not wait for more insertions.
+    fn close(&mut self, files: &impl KernelFiles, now: Duration) {
+        if self.filter != Filter::Members || self.queue.waiting() == Pages(0) || now < self.closed_at + CLOSED_EVERY {
+            return;
+        }
+        self.closed_at = now;
+        let Some(open) = open_inodes(files, self.insertions.member_pids()) else { return };
+        // Pages of a layer wait: its file is open in the kernel or in a server.
+        let layers = &self.layers;
+        self.queue.close(|due| open.contains(&due.file.inode) || layers.is_of_layer(due.file, due.process));
     }
 
     /// Takes an insertion of a followed process, or of one that works for it.

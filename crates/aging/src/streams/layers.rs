@@ -171,6 +171,11 @@ impl Layers {
         self.backing.iter().any(|backing| is_same(backing, file))
     }
 
+    /// True if a process inserts pages of this file for the streams.
+    pub fn is_of_layer(&self, file: FileId, process: Pid) -> bool {
+        self.is_backing(file) || self.others.get(&process).is_some_and(|other| other.is_layer)
+    }
+
     /// Finds the servers of the streams' file systems.
     fn look_at_servers(&mut self, files: &impl KernelFiles, systems: &FileSystems, now: Duration) {
         let served: BTreeSet<(u32, u32)> =

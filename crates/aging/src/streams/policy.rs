@@ -107,6 +107,8 @@ struct Waiting {
     since: Duration,
     /// After an earlier attempt: delay of the retry after `since`.
     again: Option<Duration>,
+    /// All readers have closed the file.
+    is_closed: bool,
 }
 
 impl Waiting {
@@ -147,6 +149,7 @@ impl Queue {
             && last.due.pages.end == insertion.pages.start
             && last.due.process == insertion.process
             && last.again.is_none()
+            && !last.is_closed
             && last.due.pages.end - last.due.pages.start < self.settings.behind_in_file.0
         {
             last.due.pages.end = insertion.pages.end;
@@ -160,7 +163,13 @@ impl Queue {
             all_mark: self.of_all,
             since: now,
             again: None,
+            is_closed: false,
         });
+    }
+
+    /// Counts pages inserted so far as passed if no reader has their file open: `is_open` tells.
+    pub fn close(&mut self, is_open: impl Fn(&Due) -> bool) {
+        self.waiting.iter_mut().for_each(|entry| entry.is_closed |= !is_open(&entry.due));
     }
 
     /// Removes and returns passed pages beyond the allowance. Pages that remain cached come back through
@@ -238,6 +247,7 @@ impl Queue {
             all_mark: self.of_all,
             since: now,
             again: Some(after),
+            is_closed: false,
         });
         true
     }
@@ -251,7 +261,7 @@ impl Queue {
         let by_amount = pages.saturating_sub(entry.file_mark) >= behind
             && self.of_all - entry.all_mark >= self.settings.behind_in_all.0;
         let after = if pages <= self.settings.little.0 { self.settings.after_little } else { self.settings.after };
-        by_amount || now >= entry.since + after
+        by_amount || entry.is_closed || now >= entry.since + after
     }
 
     /// Removes one entry from the counts.

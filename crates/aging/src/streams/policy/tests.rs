@@ -60,6 +60,18 @@ fn the_end_of_a_file_is_due_after_some_time() {
 }
 
 #[test]
+fn the_end_of_a_closed_file_is_due_at_once_and_that_of_an_open_one_is_not() {
+    let mut queue = Queue::new(SETTINGS);
+    queue.insert(Duration::ZERO, &insertion(1, 0..4000), AHEAD);
+    queue.insert(Duration::ZERO, &insertion(2, 0..4000), AHEAD);
+    queue.close(|due| due.file == file(2));
+    assert!(queue.due(Duration::ZERO).iter().all(|due| due.file == file(1)));
+    assert_eq!(queue.waiting(), Pages(4000));
+    queue.insert(Duration::ZERO, &insertion(1, 4000..4100), AHEAD);
+    assert_eq!(queue.due(Duration::ZERO), [], "opened again");
+}
+
+#[test]
 fn a_slow_reader_beside_a_fast_one_keeps_what_was_read_ahead_for_it() {
     let mut queue = Queue::new(SETTINGS);
     queue.insert(Duration::ZERO, &insertion(1, 0..32), AHEAD);

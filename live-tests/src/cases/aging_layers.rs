@@ -1,0 +1,171 @@
+//! `masu aging --cache`: what the kernel's workers and servers read for a stream, and files behind any mount.
+
+use std::fs::{self, File};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use linux::page_cache::resident;
+use units::{Bytes, Pages};
+
+use super::Outcome;
+use super::command::{masu, said};
+use super::disk_file::DiskFile;
+use super::programs::Running;
+use super::run::Folder;
+use crate::host::{Host, LiveTest, tests};
+
+/// Tests of this file, and their requirements.
+pub(crate) const TESTS: &[LiveTest] = tests! {
+    aging_layers requires [Root, PageTableWalk, DiskFiles, Shell, MasuCommand];
+    a_file_system_in_a_file_leaves_neither_its_files_nor_the_file_behind [LoopDevices];
+    a_device_that_is_read_itself_leaves_nothing_behind [LoopDevices];
+    a_file_is_found_behind_any_mount_of_its_device [LoopDevices];
+    a_server_that_reads_for_the_command_is_named_and_is_included_on_request;
+};
+
+const LENGTH: Pages = Bytes::mib(64).pages();
+const ALL: Range<u64> = 0..LENGTH.0;
+/// File system with space for the file.
+const IMAGE: &str = "96M";
+
+/// A file system on a loop device, mounted at `a`, with a file of 64 MiB of which nothing is in memory.
+#[derive(Debug)]
+struct Image {
+    device: String,
+    folder: Folder,
+}
+
+impl Image {
+    fn make(name: &str) -> Result<Image, libtest_mimic::Failed> {
+        let folder = Folder::make(name)?;
+        let at = |what: &str| folder.0.join(what).display().to_string();
+        let image = at("image");
+        ran(&format!("truncate -s {IMAGE} {image} && mkfs.ext4 -q -F {image} && mkdir {} {}", at("a"), at("b")))?;
+        let device = ran(&format!("losetup -f --show {image}"))?.trim().to_owned();
+        let image = Image { device, folder };
+        let (device, a, backing) = (&image.device, image.at("a"), image.at("image"));
+        let file = "head -c 67108864 /dev/urandom >";
+        ran(&format!("mount {device} {0} && {file} {0}/file && head -c 4096 /dev/urandom > {0}/small", a.display()))?;
+        ran(&format!("umount {0} && mount {device} {0} && touch {1}", a.display(), image.at("alone").display()))?;
+        forget(&backing)?;
+        Ok(image)
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.folder.0.join(name)
+    }
+}
+
+impl Drop for Image {
+    fn drop(&mut self) {
+        let point = |name| self.at(name).display().to_string();
+        let all = [point("alone"), point("b"), point("a")]
+            .map(|point| format!("umount {point} {point} 2>/dev/null;"))
+            .concat();
+        if let Err(error) = ran(&format!("{all} losetup -d {}", self.device)) {
+            eprintln!("cannot remove {}: {error:?}", self.device);
+        }
+    }
+}
+
+/// Output of a shell command that has to succeed.
+fn ran(line: &str) -> Result<String, libtest_mimic::Failed> {
+    let done = Running::start(Command::new("/bin/sh").args(["-c", line]))?.said()?;
+    if done.code() == 0 { Ok(done.out) } else { Err(format!("{line}: {}", done.err).into()) }
+}
+
+/// Writes a file to the disk, and drops its pages.
+fn forget(path: &Path) -> Outcome {
+    let file = File::open(path)?;
+    file.sync_all()?;
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
+    Ok(())
+}
+
+fn left(path: &Path) -> Result<u64, libtest_mimic::Failed> {
+    let runs = resident(&File::open(path)?, 0..u64::MAX)?;
+    Ok(runs.iter().map(|run| run.end - run.start).sum())
+}
+
+/// Reads with a command beside masu, and returns the lines.
+fn read_beside(line: &str) -> Result<String, libtest_mimic::Failed> {
+    let done = said(&["aging", "--cache", "0", "--report", "-", "--", "/bin/sh", "-c", line])?;
+    assert_eq!(done.code(), 0, "{}", done.err);
+    Ok(done.err)
+}
+
+/// The worker of the loop device fills the page cache of the backing file: it is dropped, too.
+fn a_file_system_in_a_file_leaves_neither_its_files_nor_the_file_behind(_: &Host) -> Outcome {
+    let image = Image::make("aging-image")?;
+    let file = image.at("a/file");
+    let lines = read_beside(&format!("cat {} > /dev/null", file.display()))?;
+    let (upper, lower) = (left(&file)?, left(&image.at("image"))?);
+    assert!(upper * 100 <= LENGTH.0, "{upper} pages of the file are left: {lines}");
+    assert!(lower * 10 <= LENGTH.0, "{lower} pages of the backing file are left: {lines}");
+    Ok(())
+}
+
+/// The pages of a device that a file system keeps open stay after a reader of the device has ended.
+fn a_device_that_is_read_itself_leaves_nothing_behind(_: &Host) -> Outcome {
+    let image = Image::make("aging-device")?;
+    let device = Path::new(&image.device);
+    let before = left(device)?;
+    let lines = read_beside(&format!("dd if={} of=/dev/null bs=1M 2>/dev/null", image.device))?;
+    let (after, lower) = (left(device)?, left(&image.at("image"))?);
+    assert!(after <= before + LENGTH.0 / 10, "{after} pages of the device are left, {before} before: {lines}");
+    assert!(lower * 10 <= LENGTH.0, "{lower} pages of the backing file are left: {lines}");
+    Ok(())
+}
+
+/// The first mount of the device is covered, or is one of a single file, or there is none in masu's namespace.
+fn a_file_is_found_behind_any_mount_of_its_device(_: &Host) -> Outcome {
+    let image = Image::make("aging-mounts")?;
+    let [a, b, alone] = ["a", "b", "alone"].map(|name| image.at(name).display().to_string());
+    let device = &image.device;
+    let is_gone = |what: &str| {
+        let lines = read_beside(&format!("cat {b}/file > /dev/null"))?;
+        let there = left(&image.at("b/file"))?;
+        assert!(there * 100 <= LENGTH.0, "{what}: {there} pages are left: {lines}");
+        Outcome::Ok(())
+    };
+    ran(&format!("mount {device} {b} && mount -t tmpfs cover {a}"))?;
+    is_gone("the first mount is covered")?;
+    ran(&format!("umount {a} && mount --bind {a}/small {alone} && umount {b} && umount {a} && mount {device} {b}"))?;
+    is_gone("the first mount is of a single file")?;
+    ran(&format!("umount {alone} && umount {b}"))?;
+    // The command's shell keeps the namespace.
+    let script = format!("mount {device} {b} && cat {b}/file > /dev/null; sleep 1; wc -c {b}/file > /dev/null");
+    let lines = read_beside(&format!("unshare -m /bin/sh -c '{script}'"))?;
+    assert!(!lines.contains("skipped files"), "{lines}");
+    assert!(!lines.contains("cannot open"), "{lines}");
+    Ok(())
+}
+
+/// A server that runs already reads a file for the command: the lines name it, and `--pid` includes it.
+fn a_server_that_reads_for_the_command_is_named_and_is_included_on_request(_: &Host) -> Outcome {
+    let of = DiskFile::make("aging-server", LENGTH)?;
+    let folder = Folder::make("aging-fifo")?;
+    let fifo = folder.0.join("fifo");
+    ran(&format!("mkfifo {}", fifo.display()))?;
+    let serve = format!("while :; do cat {} > {}; done", of.path().display(), fifo.display());
+    let server = Running::start(Command::new("/bin/sh").args(["-c", &serve]))?;
+    let read = format!("cat {} > /dev/null", fifo.display());
+    let lines = read_beside(&read)?;
+    assert!(lines.contains("(cat) brought 64.0 MiB into the page cache"), "{lines}");
+    assert!(left_of(&of)? * 10 >= LENGTH.0 * 9, "it is not followed, and its pages stay");
+    forget(&of.path())?;
+    let mut command = masu()?;
+    command.args(["aging", "--cache", "0", "--pid", &server.pid().to_string(), "--", "/bin/sh", "-c", &read]);
+    let done = Running::start(&mut command)?.said()?;
+    assert_eq!((done.code(), done.err.as_str()), (0, ""));
+    assert!(left_of(&of)? * 100 <= LENGTH.0, "{} pages are left", left_of(&of)?);
+    drop(server);
+    // The reader of the server's last round waits for a reader of the FIFO, which never comes.
+    fs::OpenOptions::new().read(true).write(true).open(&fifo)?;
+    Ok(())
+}
+
+fn left_of(of: &DiskFile) -> Result<u64, libtest_mimic::Failed> {
+    Ok(resident(&of.file, ALL)?.iter().map(|run| run.end - run.start).sum())
+}
