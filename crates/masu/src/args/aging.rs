@@ -80,7 +80,8 @@ pub struct AgingTask {
     #[arg(long, value_name = "GROUP", conflicts_with = "pid")]
     pub cgroup: Option<String>,
 
-    /// Processes to protect, until the last one ends; for drop-behind also their children
+    /// Processes to protect, until the last one ends; for drop-behind also their children. With COMMAND and --cache
+    /// alone: servers whose streams are dropped, too
     #[arg(long, value_name = "PID")]
     pub pid: Vec<Pid>,
 
