@@ -22,6 +22,8 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     a_child_within_a_limit_of_its_own_runs_and_is_counted [UserFaults];
     a_first_program_within_a_limit_of_its_own_runs_unserved [UserFaults];
     programs_that_cannot_be_paged_run_as_children_and_are_counted [UserFaults, CCompiler, Make];
+    a_program_that_puts_a_filter_on_itself_is_served_no_more [UserFaults, CCompiler];
+    the_memory_of_a_paged_peer_is_read_or_refused_and_never_wrong [UserFaults, CCompiler];
     limits_of_the_program_are_its_own [UserFaults, Python];
 };
 
@@ -187,6 +189,109 @@ fn programs_that_cannot_be_paged_run_as_children_and_are_counted(_: &Host) -> Ou
         assert_eq!(of(reason), count as u64, "{left_out}");
     }
     assert_eq!(of("behind a seccomp filter"), 1, "{left_out}");
+    Ok(())
+}
+
+/// Fills 48 MiB, puts a filter on that kills for the pager's calls, and finds all as it was.
+const FILTERS_ITSELF: &str = r#"
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#define KILL(nr) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, nr, 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS)
+int main(void) {
+    long n = 48 << 20, bad = 0;
+    unsigned char *p = malloc(n);
+    for (long i = 0; i < n; i += 4096) p[i] = i >> 12;
+    struct sock_filter code[] = { BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0), KILL(SYS_ioctl), KILL(SYS_process_vm_readv),
+        KILL(SYS_process_vm_writev), KILL(SYS_pwrite64), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW) };
+    struct sock_fprog program = { sizeof code / sizeof *code, code };
+    /* A question whether there are filters, and no filter. */
+    if (!prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, 0)) return 76;
+    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program)) return 77;
+    for (long i = 0; i < n; i += 4096) bad += p[i] != (unsigned char)(i >> 12), p[i] = 1;
+    dprintf(1, "bad %ld\n", bad);
+    execl("/bin/echo", "echo", "after", (char *)0);
+    return 127;
+}
+"#;
+
+/// Its pages come back before the filter is on: nothing of the pager is called from then on.
+fn a_program_that_puts_a_filter_on_itself_is_served_no_more(_: &Host) -> Outcome {
+    let folder = Folder::make("local-filter")?;
+    let program = compile(&folder, "cc", "filters", FILTERS_ITSELF, &[])?;
+    let report = Report::new("local-filter");
+    let said = said(&mut paged(&["--local", "8MiB", "--report", report.path(), "--json"], &[&program])?)?;
+    assert_eq!((said.code(), said.out.as_str()), (0, "bad 0\nafter\n"), "{said:?}");
+    let report = report.read()?;
+    let wanted = [("behind a seccomp filter", 1), ("that put on a seccomp filter", 1)];
+    let wanted = wanted.map(|(reason, programs)| serde_json::json!({ "reason": reason, "programs": programs }));
+    assert_eq!(report["left_out"], serde_json::json!(wanted), "{report}");
+    Ok(())
+}
+
+/// Fills 48 MiB; a child that is paged as well reads all of it from outside, then writes to it.
+const PEERS: &str = r#"
+#define _GNU_SOURCE
+#include <errno.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+extern char **environ;
+static unsigned char fill(long i) { return i >> 12 ^ i >> 20; }
+int main(int count, char **names) {
+    long n = 48 << 20, step = 3 << 20;
+    if (count == 3) {
+        unsigned char *b = malloc(step), *from = (unsigned char *)strtoul(names[2], 0, 16);
+        for (long i = 0; i < n; i += step) {
+            struct iovec here = { b, step }, there[2] = { { from + i, 5000 }, { from + i + 5000, step - 5000 } };
+            long k = process_vm_readv(atoi(names[1]), &here, 1, there, 2, 0);
+            if (k < 0 && errno == ENOSYS) { puts("refused"); return 0; }
+            if (k != step) { printf("%ld: %s\n", k, strerror(errno)); return 1; }
+            for (long j = 0; j < step; j += 4096) if (b[j] != fill(i + j)) { puts("wrong"); return 3; }
+        }
+        struct iovec one = { b, 1 }, nowhere = { (void *)4096, 1 }, all = { from, n };
+        if (process_vm_readv(atoi(names[1]), &one, 1, &nowhere, 1, 0) != -1 || errno != EFAULT) return 4;
+        unsigned char *c = malloc(n);
+        struct iovec mine = { c, n };
+        if (process_vm_writev(atoi(names[1]), &mine, 1, &all, 1, 0) != -1 || errno != ENOSYS) return 5;
+        puts("read");
+        return 0;
+    }
+    unsigned char *p;
+    if (posix_memalign((void **)&p, 4096, n)) return 2;
+    for (long i = 0; i < n; i += 4096) p[i] = fill(i);
+    char pid[20], at[20], *arguments[] = { names[0], pid, at, 0 };
+    sprintf(pid, "%d", getpid());
+    sprintf(at, "%lx", (unsigned long)p);
+    pid_t child;
+    int status;
+    if (posix_spawn(&child, names[0], 0, 0, arguments, environ)) return 2;
+    waitpid(child, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 99;
+}
+"#;
+
+/// Pages in the victim queue and in the store's file are read, pages behind masu refused as by a kernel without the call.
+fn the_memory_of_a_paged_peer_is_read_or_refused_and_never_wrong(_: &Host) -> Outcome {
+    let folder = Folder::make("local-peers")?;
+    let program = compile(&folder, "cc", "peers", PEERS, &[])?;
+    for (options, out) in [(&["--local", "8MiB"][..], "read\n"), (&["--local", "8MiB", "--seal"], "refused\n")] {
+        let report = Report::new("local-peers");
+        let options = [options, &["--report", report.path(), "--json"]].concat();
+        let said = said(&mut paged(&options, &[&program])?)?;
+        assert_eq!((said.code(), said.out.as_str()), (0, out), "{options:?}: {said:?}");
+        let notes = report.read()?["notes"].to_string();
+        assert!(notes.contains("memory (process_vm_readv, process_vm_writev) was refused once"), "{notes}");
+    }
     Ok(())
 }
 

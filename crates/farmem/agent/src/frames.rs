@@ -191,10 +191,14 @@ fn copy(from: u64, to: u64, count: u32) {
 
 /// Checksum of a page of the library's memory.
 fn checksum_of(address: u64) -> Checksum {
-    let start = core::ptr::with_exposed_provenance::<u8>(kernel::size(address));
+    let start = core::ptr::with_exposed_provenance::<[u8; PAGE]>(kernel::size(address));
     // SAFETY: a slot with a frame: ours, and nobody writes there now.
-    let sum = xxh3_128(unsafe { core::slice::from_raw_parts(start, PAGE) });
-    Checksum::from(sum)
+    checksum_of_page(unsafe { &*start })
+}
+
+/// Checksum of a page.
+pub fn checksum_of_page(page: &[u8; PAGE]) -> Checksum {
+    Checksum::from(xxh3_128(page))
 }
 
 fn vector(start: u64, bytes: usize) -> libc::iovec {

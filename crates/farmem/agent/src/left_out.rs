@@ -218,6 +218,11 @@ fn filters() -> Option<u64> {
     }
 }
 
+/// Number of threads of this process.
+pub fn threads() -> Option<u64> {
+    Status::read()?.line(b"Threads:")
+}
+
 fn decimal(digits: &[u8]) -> Option<u64> {
     core::str::from_utf8(digits).ok()?.parse().ok()
 }

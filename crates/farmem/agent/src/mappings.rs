@@ -17,14 +17,19 @@ pub struct Mapping {
     pub heap: bool,
     /// Whether the mapping has any other name in brackets.
     pub special: bool,
+    /// Whether the mapping is a pager's shared segment.
+    pub segment: bool,
 }
 
-/// Calls `each` for every mapping, in the order of addresses. False when they cannot be read.
-pub fn each(mut each: impl FnMut(Mapping)) -> bool {
+/// Calls `each` for every mapping of this process, in the order of addresses. False when they cannot be read.
+pub fn each(each: impl FnMut(Mapping)) -> bool {
+    each_in(c"/proc/self/maps".to_bytes_with_nul(), each)
+}
+
+/// The same for the file with this name, which ends with a zero.
+pub fn each_in(path: &[u8], mut each: impl FnMut(Mapping)) -> bool {
     // SAFETY: opens a file to be read.
-    let fd = unsafe {
-        call!(libc::SYS_open, c"/proc/self/maps".as_ptr().expose_provenance(), libc::O_RDONLY | libc::O_CLOEXEC, 0)
-    };
+    let fd = unsafe { call!(libc::SYS_open, path.as_ptr().expose_provenance(), libc::O_RDONLY | libc::O_CLOEXEC, 0) };
     if fd < 0 {
         return false;
     }
@@ -75,6 +80,7 @@ fn parse(line: &[u8]) -> Option<Mapping> {
         file: inode != b"0",
         heap: name == b"[heap]",
         special: name.starts_with(b"[") && name != b"[heap]",
+        segment: name == b"/memfd:masu-segment",
     })
 }
 

@@ -232,6 +232,12 @@ pub fn write_words(address: u64, words: &[u64]) -> bool {
     through_the_kernel(libc::SYS_process_vm_writev, words.as_ptr().expose_provenance() as u64, address, bytes)
 }
 
+/// Writes bytes of one page to the program's memory. False where it has none, or may not write.
+pub fn write_bytes(address: u64, bytes: &[u8]) -> bool {
+    let (start, count) = (bytes.as_ptr().expose_provenance() as u64, bytes.len() as u64);
+    through_the_kernel(libc::SYS_process_vm_writev, start, address, count)
+}
+
 /// Copies between the library's memory and the program's, which may be unmapped: a plain load would end the program
 /// then.
 fn through_the_kernel(direction: i64, ours: u64, theirs: u64, bytes: u64) -> bool {

@@ -7,7 +7,7 @@ use farmem_engine::PAGE_BYTES;
 use farmem_engine::counters::Counter;
 use farmem_engine::handshake::{SessionParameters, Step};
 use farmem_engine::pager::Pager;
-use farmem_engine::segment::{self, DOORBELL, Doorbell, Layout, STORE_REQUEST, StoreRequest};
+use farmem_engine::segment::{self, DOORBELL, Doorbell, Layout, PLACES, Places, STORE_REQUEST, StoreRequest};
 
 use crate::frames::PAGE;
 use crate::kernel::{self, call, size, uint};
@@ -131,6 +131,17 @@ fn make(
         StoreRequest(unsafe { &*core::ptr::with_exposed_provenance(start + STORE_REQUEST * size_of::<u32>()) });
     // SAFETY: as above.
     let doorbell = Doorbell(unsafe { &*core::ptr::with_exposed_provenance(start + DOORBELL * size_of::<u32>()) });
+    let places = Places {
+        most_pages: parameters.most_pages.into(),
+        frames: parameters.budget_frames.into(),
+        slots,
+        store: u32::try_from(store).ok(),
+    };
+    for (number, word) in places.words().into_iter().enumerate() {
+        // SAFETY: as above: in the segment's first page.
+        let place = unsafe { &*core::ptr::with_exposed_provenance::<AtomicU64>(start + (PLACES + number) * 8) };
+        place.store(word, Relaxed);
+    }
     let text = own_text().ok_or((Step::Dispatch, -i64::from(libc::ENOENT)))?;
     DISPATCH[0].store(text.0, Relaxed);
     DISPATCH[1].store(text.1, Relaxed);

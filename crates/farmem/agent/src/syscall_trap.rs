@@ -8,14 +8,14 @@
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering::Relaxed;
 
-use farmem_engine::calls::{self, Call, Kind, Signal};
+use farmem_engine::calls::{self, Call, Kind, Refusal, Signal};
 
 use crate::kernel::{int, size, uint};
 use crate::program::{HAS_WRITE_ONLY_MAPPING, Program, is_paged, program};
 use crate::registers::Context;
 use crate::signals::{self, Action, SET_BYTES, without_ours};
 use crate::thread::{Repeated, Thread};
-use crate::{delivery, descriptors, memory, process, stub, transfer, vfork};
+use crate::{delivery, descriptors, leave, memory, peer, process, stub, transfer, vfork};
 
 /// AUDIT_ARCH_X86_64.
 const X86_64: u32 = 0xc000_003e;
@@ -89,6 +89,11 @@ fn dispatch(program: &'static Program, thread: &mut Thread, context: &mut Contex
             Some(answer) => context.answer(answer),
             None => stub::pass(thread, context),
         },
+        Kind::Peer => peer::make(program, thread, context, call),
+        // Without an address it only asks whether the kernel has filters; the answer is EFAULT.
+        Kind::Refused { refusal: Refusal::Seccomp, .. } if !leave::puts_on_filter(call) || leave::leave(program) => {
+            stub::pass(thread, context);
+        }
         Kind::Refused { errno, refusal } => {
             program.pager.counters.refuse(refusal);
             context.answer(-i64::from(errno));

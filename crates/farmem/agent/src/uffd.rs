@@ -24,6 +24,8 @@ const fn number(direction: u64, bytes: usize, number: u64) -> u64 {
     direction << 30 | (bytes as u64) << 16 | API << 8 | number
 }
 
+/// Direction of UFFDIO_UNREGISTER, as its number has it.
+const READ: u64 = 2;
 const READ_WRITE: u64 = 3;
 
 #[repr(C)]
@@ -97,6 +99,13 @@ impl Uffd {
     /// Registers memory that is not paged itself, and may get frames by [`Uffd::move_frames`] and [`Uffd::copy`].
     pub fn register_slots(self, start: u64, bytes: u64) -> bool {
         self.register_as(start, bytes, MODE_WP)
+    }
+
+    /// Ends the registration of memory, whose pages are all present or untouched.
+    pub fn unregister(self, start: u64, bytes: u64) {
+        let mut range = [start, bytes];
+        // SAFETY: reads `range`; changes only how faults are served.
+        unsafe { ioctl(self.fd, number(READ, size_of::<[u64; 2]>(), 1), &raw mut range) };
     }
 
     fn register_as(self, start: u64, bytes: u64, mode: u64) -> bool {

@@ -20,6 +20,8 @@ const UNIT_BYTES: usize = 256 * PAGE;
 const _: () = assert!(CHUNK as u64 == CHUNK_PAGES && PAGE as u64 == PAGE_BYTES);
 // The initial profile is passed there, too.
 const _: () = assert!(SITES * INITIAL_PROFILE_WORDS * size_of::<u64>() <= UNIT_BYTES);
+const _: () = assert!(PLACES * size_of::<u64>() + Places::WORDS * size_of::<u64>() <= PAGE);
+const _: () = assert!(DOORBELL * size_of::<u32>() + 16 <= PLACES * size_of::<u64>());
 const _: () = assert!(UNIT_BYTES as u64 == MAX_UNIT_PAGES as u64 * PAGE_BYTES);
 
 /// Offsets in the shared segment, in bytes from its beginning.
@@ -116,6 +118,44 @@ pub const STORE_REQUEST: usize = 1024 / size_of::<u32>();
 
 /// Offset of the doorbell words for I/O batches, in words of 32 bits.
 pub const DOORBELL: usize = 1152 / size_of::<u32>();
+
+/// Offset of the places of the tables and slots ([`Places`]), in words of 64 bits.
+pub const PLACES: usize = 1280 / size_of::<u64>();
+
+/// Where a program keeps its pages: for another paged program that reads its memory and finds pages missing there. The
+/// program itself writes them, and can write anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Places {
+    /// Most pages of the layout.
+    pub most_pages: u64,
+    /// Local frames of the layout.
+    pub frames: u64,
+    /// Address of the victim queue's slots.
+    pub slots: u64,
+    /// Descriptor of the store's file; `None` when masu carries the pages.
+    pub store: Option<u32>,
+}
+
+impl Places {
+    const MAGIC: u64 = u64::from_le_bytes(*b"masuplc1");
+
+    /// Number of words.
+    pub const WORDS: usize = 5;
+
+    /// Encodes the places.
+    pub fn words(self) -> [u64; Places::WORDS] {
+        let store = self.store.map_or(u64::MAX, u64::from);
+        [Places::MAGIC, self.most_pages, self.frames, self.slots, store]
+    }
+
+    /// Decodes the places; `None` where there are none, or impossible ones.
+    pub fn of(words: [u64; Places::WORDS]) -> Option<Places> {
+        let [magic, most_pages, frames, slots, store] = words;
+        let is_possible = magic == Places::MAGIC && most_pages <= 1 << 31 && frames <= 1 << 31 && slots < 1 << 47;
+        let store = u32::try_from(store).ok();
+        is_possible.then_some(Places { most_pages, frames, slots, store })
+    }
+}
 
 /// Doorbells: the program and masu wake each other for I/O batches.
 #[derive(Clone, Copy, Debug)]
@@ -226,5 +266,21 @@ impl StoreRequest<'_> {
         }
         self.state().store(IDLE, Relaxed);
         Some(self.0[4].load(Relaxed) != 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_decoded_as_they_were_encoded_and_zeros_are_none() {
+        for store in [None, Some(60_001)] {
+            let places = Places { most_pages: 1 << 24, frames: 4096, slots: 0x7f00_0000_0000, store };
+            assert_eq!(Places::of(places.words()), Some(places));
+        }
+        assert_eq!(Places::of([0; Places::WORDS]), None);
+        let impossible = Places { most_pages: u64::MAX, frames: 1, slots: 4096, store: None };
+        assert_eq!(Places::of(impossible.words()), None);
     }
 }

@@ -92,8 +92,17 @@ impl<'a> Space<'a> {
 
     /// Page at this address, if its chunk has pages.
     pub fn page(&self, address: u64) -> Option<Page> {
-        let number = self.word(address)?.load(Relaxed).checked_sub(FIRST)?;
-        Some(page_of(number, address))
+        Space::page_of_word(self.word(address)?.load(Relaxed), address)
+    }
+
+    /// Index of the directory's word for an address; `None` beyond the directory.
+    pub fn directory_index(address: u64) -> Option<u64> {
+        Some(address >> CHUNK_SHIFT).filter(|index| *index < DIRECTORY_WORDS as u64)
+    }
+
+    /// Page at an address whose directory word is `word`; `None` if its chunk has no pages.
+    pub fn page_of_word(word: u32, address: u64) -> Option<Page> {
+        Some(page_of(word.checked_sub(FIRST)?, address))
     }
 
     /// Page at this address; its chunk gets pages if it has none. `None` when it is not paged, or no chunk is left.

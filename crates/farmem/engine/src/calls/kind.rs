@@ -23,6 +23,8 @@ pub enum Kind {
     Signal(Signal),
     /// Closes or replaces descriptors, and may name one of the pager's.
     Descriptor,
+    /// Reads or writes the memory of another process, which may be paged.
+    Peer,
     /// Moves data, maybe more than may be local at a time. A regular file may be read and written in parts. For every
     /// other file one call may be one message: then the whole buffer must be present. Where a short count is a valid
     /// answer (pipes, stream sockets, terminals), only a first part may be requested.
@@ -73,11 +75,13 @@ pub enum Refusal {
     LargeMessage,
     /// The tracer would get the pager's signals, and may keep them from the program.
     TraceMe,
+    /// Pages of another paged program that only that program can bring back.
+    PeerMemory,
 }
 
 impl Refusal {
     /// All refusals, by their numbers.
-    pub const ALL: [Refusal; 11] = [
+    pub const ALL: [Refusal; 12] = [
         Refusal::IoUring,
         Refusal::KernelAio,
         Refusal::Vmsplice,
@@ -89,6 +93,7 @@ impl Refusal {
         Refusal::NetworkCard,
         Refusal::LargeMessage,
         Refusal::TraceMe,
+        Refusal::PeerMemory,
     ];
 
     /// Name in reports.
@@ -105,6 +110,7 @@ impl Refusal {
             Refusal::ZeroCopy => "sending without a copy (SO_ZEROCOPY)",
             Refusal::NetworkCard => "memory shared with a network card (XDP_UMEM_REG)",
             Refusal::LargeMessage => "a message larger than an eighth of local memory",
+            Refusal::PeerMemory => "access to another paged program's memory (process_vm_readv, process_vm_writev)",
             Refusal::TraceMe => "tracing by the parent (PTRACE_TRACEME)",
         }
     }
@@ -124,6 +130,10 @@ impl Refusal {
             Refusal::ZeroCopy => "it uses memory after its call; programs copy instead",
             Refusal::NetworkCard => "it cannot be paged",
             Refusal::LargeMessage => "it must be in memory as a whole; a larger --local lets it through",
+            Refusal::PeerMemory => {
+                "only that program brings its pages back; libraries copy otherwise, as Open MPI with \
+                 --mca btl_vader_single_copy_mechanism none"
+            }
             Refusal::TraceMe => {
                 "its parent would stop it at each of the pager's signals; a program is not paged if it is traced before its exec"
             }
@@ -204,6 +214,10 @@ pub fn kind(call: Call) -> Kind {
         // F_DUPFD and F_DUPFD_CLOEXEC can ask for a descriptor from one of the pager's numbers on.
         n::FCNTL if matches!(call.int(1), 0 | 1030) => Kind::Descriptor,
 
+        n::PROCESS_VM_READV | n::PROCESS_VM_WRITEV => Kind::Peer,
+        // PTRACE_PEEKTEXT, PTRACE_PEEKDATA.
+        n::PTRACE if matches!(call.arguments[0], 1 | 2) => Kind::Peer,
+
         n::READ | n::RECVFROM => transfer(1, 2, Access::Write),
         n::WRITE | n::SENDTO => transfer(1, 2, Access::Read),
         n::GETRANDOM => transfer(0, 1, Access::Write),
@@ -250,8 +264,8 @@ fn refused(call: Call) -> Kind {
         // XDP_UMEM_REG.
         n::SETSOCKOPT if call.int(1) == 283 && call.int(2) == 4 => (EOPNOTSUPP, Refusal::NetworkCard),
         // Plain on purpose, against appearance. personality: flags for later mmaps and execs, which are seen
-        // themselves. restart_syscall: the kernel repeats a call that was allowed before. process_vm_*, ptrace: buffers
-        // like any others. setuid and its like: may stop masu from reading the process, not the program from running.
+        // themselves. restart_syscall: the kernel repeats a call that was allowed before. ptrace: buffers like any
+        // others. setuid and its like: may stop masu from reading the process, not the program from running.
         _ => return Kind::Plain,
     };
     Kind::Refused { errno, refusal }

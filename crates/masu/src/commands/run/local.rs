@@ -291,10 +291,7 @@ fn of_left_out(left_out: &[LeftOutPrograms]) -> Option<String> {
     let reasons: Vec<String> = left_out.iter().map(|of| format!("{} {}", of.programs, of.reason)).collect();
     let programs = if all == 1 { "program" } else { "programs" };
     (all > 0).then(|| {
-        format!(
-            "left out: {all} {programs} ({}): they ran as without masu, and --local does not limit them",
-            reasons.join(", ")
-        )
+        format!("left out: {all} {programs} ({}): run as without masu, not limited by --local", reasons.join(", "))
     })
 }
 
