@@ -65,6 +65,7 @@ pub(super) const PARAMETERS: SessionParameters = SessionParameters {
     sections: Sections::Auto,
     background: true,
     has_file: false,
+    segment: None,
     backend: None,
 };
 
@@ -314,8 +315,7 @@ fn limits_of_the_program_are_its_own(_: &Host) -> Outcome {
     const FILL: &str = "b = bytearray(24 << 20)\nfor i in range(0, len(b), 4096): b[i] = i >> 12 & 255\n\
                         assert all(b[i] == i >> 12 & 255 for i in range(0, len(b), 4096))\n\
                         import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])";
-    for (limit, files) in [("-S -f 64", None), ("-n 20", Some("20\n")), ("-S -n 8", Some("8\n")), ("-v 4000000", None)]
-    {
+    for (limit, files) in [("-f 64", None), ("-n 20", Some("20\n")), ("-S -n 8", Some("8\n")), ("-v 4000000", None)] {
         let run = paged(&["--local", "4MiB"], &["/usr/bin/python3", "-c", FILL])?;
         let said = said(&mut limited(limit, &run))?;
         assert_eq!((said.code(), said.err.as_str()), (0, ""), "{limit}: {said:?}");

@@ -68,9 +68,11 @@ pub fn prepare(
     match prepared {
         Ok(program) => {
             let [segment, store, socket] = fds;
-            // The memory stays mapped.
-            // SAFETY: our own.
-            unsafe { call!(libc::SYS_close, segment) };
+            if segment >= 0 {
+                // The memory stays mapped.
+                // SAFETY: our own.
+                unsafe { call!(libc::SYS_close, segment) };
+            }
             (made.fds[1], made.fds[2]) = (store, socket);
             Ok((program, made))
         }
@@ -94,7 +96,7 @@ fn make(
     let fd = files.out_of_the_way(uffd.fd);
     made.fds[0] = fd;
     let layout = Layout::new(parameters.most_pages as usize, parameters.budget_frames as usize);
-    let start = map_segment(segment, layout.bytes).map_err(of_memory)?;
+    let start = map_segment(segment, parameters.segment, layout.bytes).map_err(of_memory)?;
     made.memory[0] = (start, layout.bytes);
     // The slots, and a page more: `Uffd::spare_page`.
     let slots_bytes = layout.slots * PAGE;
@@ -189,7 +191,12 @@ fn log2(pages: u32) -> u8 {
 }
 
 /// Maps the shared segment that masu has made, whose length cannot change any more.
-fn map_segment(fd: i32, bytes: usize) -> Result<usize, i64> {
+fn map_segment(fd: i32, number: Option<u32>, bytes: usize) -> Result<usize, i64> {
+    if let Some(number) = number {
+        // SAFETY: as below.
+        let start = unsafe { call!(libc::SYS_shmat, number, 0, 0) };
+        return usize::try_from(start).map_err(|_| start);
+    }
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_NORESERVE);
     // SAFETY: a new mapping at an address that the kernel chooses.
     let start = unsafe { call!(libc::SYS_mmap, 0, bytes, protection, flags, fd, 0) };

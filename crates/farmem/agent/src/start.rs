@@ -76,7 +76,9 @@ unsafe extern "C" fn begin(_: c_int, _: *const *mut c_char, environment: *const 
             };
         }
     };
-    let [socket, segment, store] = [connected, fds[0], fds[1]].map(|fd| files.out_of_the_way(fd));
+    // A segment that is no file has no descriptor.
+    let [segment, store] = if parameters.segment.is_some() { [-1, fds[0]] } else { fds };
+    let [socket, segment, store] = [connected, segment, store].map(|fd| files.out_of_the_way(fd));
     match prepare::prepare(&files, parameters, process, [segment, store, socket]) {
         Ok((program, made)) => {
             socket::send(socket, &Ready { begun: Ok(program.uffd.backend) }.message());

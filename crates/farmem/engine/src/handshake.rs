@@ -119,8 +119,10 @@ pub struct SessionParameters {
     pub sections: Sections,
     /// Whether masu may fetch and write in the background.
     pub background: bool,
-    /// Whether the program reads and writes the store's file itself: its descriptor follows the segment's.
+    /// Whether the program reads and writes the store's file itself: its descriptor follows the segment's, if that has one.
     pub has_file: bool,
+    /// Number of the shared segment (shmat(2)); `None` if it is a file, the first descriptor of the message.
+    pub segment: Option<u32>,
     /// Requested backend; `None` for the best that the kernel offers.
     pub backend: Option<Backend>,
 }
@@ -255,6 +257,11 @@ impl SessionParameters {
             Some(backend) => backend as u64,
             None => 0,
         };
+        let segment = match self.segment {
+            Some(number) => number as u64 + 1,
+            None => 0,
+        };
+        let backend = backend | segment << 8;
         let way = self.sections as u64 | (self.background as u64) << 32 | (self.has_file as u64) << 33;
         [MAGIC, budget, self.most_pages as u64, units, self.least_bytes, way, backend, secret]
     }
@@ -267,7 +274,11 @@ impl SessionParameters {
             [Sections::Auto, Sections::Marked, Sections::Off].into_iter().find(|of| *of as u64 == way & 0xffff_ffff)?;
         let ((budget_frames, budget_share), (unit_pages, base_pages)) = (halves(budget), halves(units));
         let most_pages = u32::try_from(most_pages).ok()?;
-        let backend = match backend {
+        let segment = match backend >> 8 {
+            0 => None,
+            next => Some(u32::try_from(next - 1).ok()?),
+        };
+        let backend = match backend & 0xff {
             0 => None,
             word => Some(Backend::of_word(word)?),
         };
@@ -281,6 +292,7 @@ impl SessionParameters {
             sections,
             background: way >> 32 & 1 != 0,
             has_file: way >> 33 & 1 != 0,
+            segment,
             backend,
         };
         (magic == MAGIC && way >> 34 == 0).then_some((parameters, secret))
@@ -355,14 +367,14 @@ mod tests {
         #[test]
         fn each_message_is_decoded_as_it_was_encoded(
             words: [u32; 5], least_bytes: u64, sections in 0_usize..3, backend in 0_usize..3, background: bool,
-            has_file: bool, secret: u64, limits: [u64; 3], reason in 0_usize..LeftOut::ALL.len(),
+            has_file: bool, has_segment: bool, secret: u64, limits: [u64; 3], reason in 0_usize..LeftOut::ALL.len(),
         ) {
             let sections = [Sections::Auto, Sections::Marked, Sections::Off][sections];
             let [budget_frames, budget_share, most_pages, unit_pages, base_pages] = words;
             let backend = [None, Some(Backend::Move), Some(Backend::Copy)][backend];
             let parameters = SessionParameters {
                 budget_frames, budget_share, most_pages, unit_pages, base_pages, least_bytes, sections, background, has_file,
-                backend,
+                segment: has_segment.then_some(words[4]), backend,
             };
             prop_assert_eq!(SessionParameters::of(&parameters.message(secret)), Some((parameters, secret)));
             let [address_space, data, file_size] = limits;

@@ -38,6 +38,7 @@ impl Interpreter {
 }
 
 /// Judgement of a file.
+#[expect(clippy::large_enum_variant, reason = "nothing here allocates, and a judgement is kept nowhere")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Judged {
     /// The system's loader starts it, and loads the agent.
@@ -291,7 +292,7 @@ mod tests {
         file[40..48].copy_from_slice(&first.to_le_bytes());
         (file[60], file[62]) = (3, 2);
         assert_eq!(judge(&file), GO);
-        file[first as usize + SECTION_HEADER + 32] = 0;
+        file[crate::cast::index(first) + SECTION_HEADER + 32] = 0;
         assert_eq!(judge(&file), Judged::Paged, "an empty section");
     }
 

@@ -31,6 +31,11 @@ pub fn raise() {
     }
 }
 
+/// Largest file that this process may write now; `None` for any.
+pub fn limit() -> Option<u64> {
+    getrlimit(Resource::Fsize).current
+}
+
 /// Makes `command` start with the original limit.
 pub fn pass_on(command: &mut Command) {
     let Some(found) = FOUND.get().copied() else { return };

@@ -1,4 +1,4 @@
-//! `memfd_create(2)` and `futex(2)`: a few pages that other processes may map too, and waiting on a word in them.
+//! `memfd_create(2)`, `shmget(2)` and `futex(2)`: pages that other processes may map too, and waiting on a word in them.
 //!
 //! Other processes open it as `/proc/PID/fd/N` and map it shared; it lives until the last of them ends. Its content is
 //! atomic words only: a value that another process wrote is never taken for more than a number.
@@ -7,14 +7,14 @@
 //!
 //! Since: memfd_create Linux 3.17; futex always.
 //!
-//! Truth: memfd_create(2), fcntl(2) on seals, futex(2).
+//! Truth: memfd_create(2), fcntl(2) on seals, shmop(2), futex(2).
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::thread::futex;
@@ -31,7 +31,14 @@ use units::Bytes;
 pub struct SharedMemory {
     start: NonNull<AtomicU32>,
     length: usize,
-    file: OwnedFd,
+    backing: Backing,
+}
+
+/// Kind of the memory.
+#[derive(Debug)]
+enum Backing {
+    File(OwnedFd),
+    SystemV(u32),
 }
 
 // SAFETY: atomics may be used from any thread.
@@ -52,17 +59,43 @@ impl SharedMemory {
         Self::map(file, size)
     }
 
-    /// Maps a file that another process made and sealed against shrinking. `None` when it is not sealed, or smaller
-    /// than `size`.
+    /// Creates zeroed shared memory that is no file, for a process that may write small files only (`ulimit -f`). Other
+    /// processes of the same user and IPC namespace map it by its number; it lives until the last of them ends.
     ///
     /// # Errors
-    /// The kernel's answer when it cannot be mapped.
-    pub fn of(file: OwnedFd, size: Bytes) -> Result<Option<SharedMemory>, Errno> {
-        let sealed = fcntl_get_seals(&file)?.contains(SealFlags::SHRINK);
-        if !sealed || fstat(&file)?.st_size.cast_unsigned() < size.0 {
-            return Ok(None);
+    /// The kernel's answer when there is no memory, or it lies beyond `kernel.shmmax` or `kernel.shmall`.
+    pub fn without_file(size: Bytes) -> Result<SharedMemory, Errno> {
+        let bytes = usize::try_from(size.0).map_err(|_| Errno::NOMEM)?;
+        let failed = || Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::NOMEM);
+        // SAFETY: makes a segment.
+        let id = unsafe { libc::shmget(libc::IPC_PRIVATE, bytes, libc::IPC_CREAT | libc::SHM_NORESERVE | 0o600) };
+        let number = u32::try_from(id).map_err(|_| failed())?;
+        // SAFETY: a new mapping at an address that the kernel chooses. The segment goes with its last mapping: on Linux
+        // others may map it until then.
+        let start = unsafe {
+            let start = libc::shmat(id, std::ptr::null(), 0);
+            libc::shmctl(id, libc::IPC_RMID, null_mut());
+            start
+        };
+        let start = NonNull::new(start.cast::<AtomicU32>()).filter(|start| start.as_ptr().addr() != usize::MAX);
+        let start = start.ok_or_else(failed)?;
+        Ok(SharedMemory { start, length: bytes / size_of::<AtomicU32>(), backing: Backing::SystemV(number) })
+    }
+
+    /// Descriptor of the file, to be passed to another process; `None` if it is no file.
+    pub fn file(&self) -> Option<BorrowedFd<'_>> {
+        match &self.backing {
+            Backing::File(file) => Some(file.as_fd()),
+            Backing::SystemV(_) => None,
         }
-        Self::map(file, size).map(Some)
+    }
+
+    /// Number of the segment (shmat(2)); `None` if it is a file.
+    pub const fn number(&self) -> Option<u32> {
+        match &self.backing {
+            Backing::File(_) => None,
+            Backing::SystemV(number) => Some(*number),
+        }
     }
 
     fn map(file: OwnedFd, size: Bytes) -> Result<SharedMemory, Errno> {
@@ -71,7 +104,7 @@ impl SharedMemory {
         // SAFETY: a new mapping at an address that the kernel chooses.
         let start = unsafe { mmap(null_mut(), bytes, access, MapFlags::SHARED | MapFlags::NORESERVE, &file, 0)? };
         let start = NonNull::new(start.cast()).ok_or(Errno::NOMEM)?;
-        Ok(SharedMemory { start, length: bytes / size_of::<AtomicU32>(), file })
+        Ok(SharedMemory { start, length: bytes / size_of::<AtomicU32>(), backing: Backing::File(file) })
     }
 
     /// The memory as words of 64 bits.
@@ -86,16 +119,9 @@ impl SharedMemory {
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) }
     }
 
-    /// Path for other processes, valid while this process lives.
+    /// Path for other processes, valid while this process lives; empty if it is no file.
     pub fn path(&self) -> String {
-        format!("/proc/{}/fd/{}", crate::Pid::own(), self.file.as_raw_fd())
-    }
-}
-
-/// Descriptor of the file, to be passed to another process.
-impl AsFd for SharedMemory {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
+        self.file().map_or_else(String::new, |file| format!("/proc/{}/fd/{}", crate::Pid::own(), file.as_raw_fd()))
     }
 }
 
@@ -142,15 +168,21 @@ mod tests {
     }
 
     #[test]
-    fn what_another_made_is_mapped_if_it_cannot_be_cut_off() {
-        let memory = SharedMemory::create("masu-test", Bytes::kib(8)).unwrap();
-        memory.words()[2].store(5, Relaxed);
-        let again = SharedMemory::of(memory.file.try_clone().unwrap(), Bytes::kib(8)).unwrap().unwrap();
-        assert_eq!(again.words_64()[1].load(Relaxed), 5);
-        assert!(SharedMemory::of(memory.file.try_clone().unwrap(), Bytes::kib(12)).unwrap().is_none(), "too short");
-        let open = memfd_create("masu-test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
-        ftruncate(&open, 8192).unwrap();
-        assert!(SharedMemory::of(open, Bytes::kib(8)).unwrap().is_none(), "not sealed");
+    fn memory_without_a_file_is_mapped_by_its_number_and_goes_with_its_last_mapping() {
+        let memory = SharedMemory::without_file(Bytes::kib(64)).unwrap();
+        memory.words_64()[1].store(5, Relaxed);
+        let id = memory.number().unwrap().cast_signed();
+        // SAFETY: a new mapping, of the same words.
+        let again = unsafe { libc::shmat(id, std::ptr::null(), 0) };
+        assert_ne!(again.addr(), usize::MAX);
+        // SAFETY: mapped just now, with two words of 64 bits at least.
+        assert_eq!(unsafe { (*again.cast::<AtomicU64>().add(1)).load(Relaxed) }, 5);
+        assert!(memory.file().is_none() && memory.path().is_empty());
+        drop(memory);
+        // SAFETY: ours.
+        assert_eq!(unsafe { libc::shmdt(again) }, 0);
+        // SAFETY: as above; there is no such segment any more.
+        assert_eq!(unsafe { libc::shmat(id, std::ptr::null(), 0) }.addr(), usize::MAX);
     }
 
     #[test]

@@ -74,6 +74,7 @@ mod tests {
             sections: Sections::Auto,
             background: true,
             has_file: true,
+            segment: None,
             backend: None,
         }
     }

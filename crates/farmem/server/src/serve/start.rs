@@ -121,16 +121,22 @@ fn begin(program: &Proven, common: &Common, layer: u32, is_first: bool) -> Resul
     // A file that the program writes itself would count for its own limit of file sizes.
     let is_unlimited = identity.limits.file_size == u64::MAX;
     let direct = if is_unlimited { common.store.direct(layer)? } else { None };
-    let parameters = SessionParameters { has_file: direct.is_some(), ..fitted };
-    let layout = Layout::new(index(parameters.most_pages.into()), index(parameters.budget_frames.into()));
-    let segment = match SharedMemory::create("masu-segment", Bytes(layout.bytes as u64)) {
+    let layout = Layout::new(index(fitted.most_pages.into()), index(fitted.budget_frames.into()));
+    let bytes = Bytes(layout.bytes as u64);
+    let segment = SharedMemory::create("masu-segment", bytes).or_else(|errno| match errno {
+        // Beyond masu's own limit of file sizes.
+        Errno::FBIG => SharedMemory::without_file(bytes),
+        errno => Err(errno),
+    });
+    let segment = match segment {
         Ok(segment) => segment,
         Err(errno) => {
             common.say(format!("cannot serve a program, for want of memory or files: {}", describe(errno)));
             return left_out(LeftOut::NoService, None);
         }
     };
-    let fds: Vec<_> = [Some(segment.as_fd()), direct.as_ref().map(|fd| fd.as_fd())].into_iter().flatten().collect();
+    let parameters = SessionParameters { has_file: direct.is_some(), segment: segment.number(), ..fitted };
+    let fds: Vec<_> = [segment.file(), direct.as_ref().map(|fd| fd.as_fd())].into_iter().flatten().collect();
     connection.send(&bytes_of(&parameters.message(common.secret.masu)), &fds)?;
     let mut bytes = [0; size_of::<Message>()];
     if hear(connection, &mut bytes, common)?.is_none() {

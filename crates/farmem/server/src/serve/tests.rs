@@ -63,6 +63,7 @@ const PARAMETERS: SessionParameters = SessionParameters {
     sections: Sections::Auto,
     background: true,
     has_file: false,
+    segment: None,
     backend: None,
 };
 

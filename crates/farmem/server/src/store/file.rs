@@ -7,6 +7,8 @@
 //! `O_DIRECT` is not used: it needs aligned buffers and makes each 4 KiB write wait for the device, while the page
 //! cache gathers writes, and is memory that the kernel takes back whenever it needs it.
 //!
+//! Where masu may write small files only (`ulimit -f`, with no right to raise it), a layer is many files of that size.
+//!
 //! A page is stored when `pwrite` has returned: it outlives the program and masu, not the machine. With `?sync` it is
 //! stored when the device has it. That costs a wait for each put, and would help only to read the file of a crashed
 //! machine, which has no name; so it is for measurements.
@@ -20,10 +22,11 @@ use std::os::fd::OwnedFd;
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-use linux::describe;
+use linux::{describe, file_size};
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 use units::Bytes;
+use units::cast::index;
 
 use super::url::FileUrl;
 use super::{
@@ -37,7 +40,10 @@ pub struct FileStore {
     path: std::path::PathBuf,
     sync: bool,
     page_bytes: usize,
-    layers: RwLock<BTreeMap<u32, Arc<OwnedFd>>>,
+    /// Pages of a file; `u64::MAX` where a file has any size.
+    part_pages: u64,
+    /// Files by layer and part.
+    files: RwLock<BTreeMap<(u32, u64), Arc<OwnedFd>>>,
 }
 
 impl FileStore {
@@ -49,17 +55,21 @@ impl FileStore {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory = rustix::fs::open(&url.directory, flags, Mode::empty());
         let name = url.to_string();
+        if file_size::limit().is_some_and(|limit| limit < opening.page_bytes as u64) {
+            return Err(Error::Unfit(of_size("open".to_owned(), &name, Errno::FBIG)));
+        }
         let directory = directory.map_err(|errno| of_directory(&name, errno))?;
-        let layers = RwLock::default();
+        let part_pages = file_size::limit().map_or(u64::MAX, |limit| (limit / opening.page_bytes as u64).max(1));
         let store = FileStore {
             name,
             directory,
             path: url.directory.clone(),
             sync: url.sync,
             page_bytes: opening.page_bytes,
-            layers,
+            part_pages,
+            files: RwLock::default(),
         };
-        store.layer(0)?;
+        store.file(0, 0)?;
         store.say_what_it_stands_on(opening);
         Ok(store)
     }
@@ -85,14 +95,14 @@ impl FileStore {
         Some(Bytes(vfs.f_bavail.saturating_mul(vfs.f_frsize)))
     }
 
-    /// The layer's file, created at its first use.
-    fn layer(&self, layer: u32) -> Result<Arc<OwnedFd>, Error> {
-        let known = self.layers.read().unwrap_or_else(PoisonError::into_inner).get(&layer).cloned();
+    /// File of a layer's part, created at its first use.
+    fn file(&self, layer: u32, part: u64) -> Result<Arc<OwnedFd>, Error> {
+        let known = self.files.read().unwrap_or_else(PoisonError::into_inner).get(&(layer, part)).cloned();
         if let Some(file) = known {
             return Ok(file);
         }
-        let mut layers = self.layers.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(file) = layers.get(&layer) {
+        let mut files = self.files.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(file) = files.get(&(layer, part)) {
             return Ok(Arc::clone(file));
         }
         let made = nameless(&self.directory, layer).map_err(|errno| match errno {
@@ -100,12 +110,24 @@ impl FileStore {
             errno => of_directory(&self.name, errno),
         })?;
         let file = Arc::new(made);
-        layers.insert(layer, Arc::clone(&file));
+        files.insert((layer, part), Arc::clone(&file));
         Ok(file)
     }
 
-    fn put_run(&self, file: &OwnedFd, run: &PutRun<'_>) -> io::Result<()> {
-        let (mut bytes, mut offset) = (run.bytes, run.location.page * self.page_bytes as u64);
+    /// Files of consecutive pages: each with its first page, the number of pages, and the offset in the file.
+    fn parts(&self, location: Location, pages: u64) -> impl Iterator<Item = (u64, u64, u64, u64)> {
+        let end = location.page.saturating_add(pages);
+        let (mut page, part_pages, page_bytes) = (location.page, self.part_pages, self.page_bytes as u64);
+        std::iter::from_fn(move || {
+            let (part, within) = (page / part_pages, page % part_pages);
+            let count = (end - page).min(part_pages - within);
+            let first = page;
+            page += count;
+            (count > 0).then(|| (part, first, count, within * page_bytes))
+        })
+    }
+
+    fn put_run(&self, file: &OwnedFd, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
         while !bytes.is_empty() {
             let written = match rustix::io::pwrite(file, bytes, offset) {
                 Err(Errno::INTR) => continue,
@@ -119,28 +141,34 @@ impl FileStore {
         Ok(())
     }
 
-    fn get_run(&self, file: &OwnedFd, run: &mut GetRun<'_>) -> Result<(), Error> {
-        let start = run.location.page * self.page_bytes as u64;
-        let mut done = 0;
-        while done < run.bytes.len() {
-            match rustix::io::pread(file, &mut run.bytes[done..], start + done as u64) {
+    fn get_run(&self, file: &OwnedFd, location: Location, bytes: &mut [u8], start: u64) -> Result<(), Error> {
+        let doing = |bytes: usize| {
+            let span = Span { location, pages: (bytes / self.page_bytes) as u64 };
+            operation("get", [span].into_iter(), "from")
+        };
+        let (mut done, all) = (0, bytes.len());
+        while done < all {
+            match rustix::io::pread(file, &mut bytes[done..], start + done as u64) {
                 Err(Errno::INTR) => (),
                 Ok(0) => {
-                    let location =
-                        Location { page: run.location.page + (done / self.page_bytes) as u64, ..run.location };
+                    let lost = Location { page: location.page + (done / self.page_bytes) as u64, ..location };
                     return Err(Error::Lost(self.trouble(
-                        operation("get", [run.span(self.page_bytes)].into_iter(), "from"),
-                        format!("{location} is beyond the end of its file"),
+                        doing(all),
+                        format!("{lost} is beyond the end of its file"),
                         "Something cut the file short; the pages in it are lost.",
                     )));
                 }
                 Ok(read) => done += read,
-                Err(errno) => {
-                    return Err(self.failed(operation("get", [run.span(self.page_bytes)].into_iter(), "from"), errno));
-                }
+                Err(errno) => return Err(self.failed(doing(all), errno)),
             }
         }
         Ok(())
+    }
+
+    /// Bytes in a run of the `count` pages from `first` on.
+    const fn bytes_of(&self, run: Location, first: u64, count: u64) -> std::ops::Range<usize> {
+        let start = index(first - run.page) * self.page_bytes;
+        start..start + index(count) * self.page_bytes
     }
 
     fn trouble(&self, operation: String, cause: String, remedy: &str) -> Trouble {
@@ -161,7 +189,8 @@ impl FileStore {
     /// Error of a failed device, which is not temporary: its pages do not come back.
     fn failed(&self, operation: String, errno: Errno) -> Error {
         match errno {
-            Errno::NOSPC | Errno::DQUOT | Errno::FBIG => self.full(operation, errno),
+            Errno::NOSPC | Errno::DQUOT => self.full(operation, errno),
+            Errno::FBIG => Error::Full(of_size(operation, &self.name, errno)),
             errno => {
                 let remedy = "Look at what the kernel says of the device (dmesg); name another directory.";
                 Error::Unfit(self.trouble(operation, describe(errno), remedy))
@@ -183,10 +212,13 @@ impl Store for FileStore {
         let mut touched = BTreeMap::new();
         for run in runs {
             assert_whole(run.span(self.page_bytes), run.bytes.len(), self.page_bytes);
-            let file = self.layer(run.location.layer)?;
-            self.put_run(&file, run).map_err(failed)?;
-            if self.sync {
-                touched.insert(run.location.layer, file);
+            let span = run.span(self.page_bytes);
+            for (part, first, count, offset) in self.parts(span.location, span.pages) {
+                let file = self.file(run.location.layer, part)?;
+                self.put_run(&file, &run.bytes[self.bytes_of(span.location, first, count)], offset).map_err(failed)?;
+                if self.sync {
+                    touched.insert((run.location.layer, part), file);
+                }
             }
         }
         for file in touched.values() {
@@ -198,8 +230,12 @@ impl Store for FileStore {
     fn get(&self, runs: &mut [GetRun<'_>]) -> Result<(), Error> {
         for run in runs {
             assert_whole(run.span(self.page_bytes), run.bytes.len(), self.page_bytes);
-            let file = self.layer(run.location.layer)?;
-            self.get_run(&file, run)?;
+            let span = run.span(self.page_bytes);
+            for (part, first, count, offset) in self.parts(span.location, span.pages) {
+                let file = self.file(run.location.layer, part)?;
+                let bytes = &mut run.bytes[self.bytes_of(span.location, first, count)];
+                self.get_run(&file, Location { page: first, ..span.location }, bytes, offset)?;
+            }
         }
         Ok(())
     }
@@ -207,35 +243,42 @@ impl Store for FileStore {
     fn forget(&self, spans: &[Span]) -> Result<(), Error> {
         for span in spans {
             assert_in_bounds(*span);
-            let file = self.layer(span.location.layer)?;
-            let (start, length) = (span.location.page * self.page_bytes as u64, span.pages * self.page_bytes as u64);
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            match rustix::fs::fallocate(&file, flags, start, length) {
-                // A file system without holes keeps the pages: it uses more space than needed, and nothing else
-                // changes.
-                Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INTR) => (),
-                Err(_) if span.pages == 0 => (),
-                Err(errno) => return Err(self.failed(operation("forget", spans.iter().copied(), "in"), errno)),
+            for (part, _, count, start) in self.parts(span.location, span.pages) {
+                let file = self.file(span.location.layer, part)?;
+                match rustix::fs::fallocate(&file, flags, start, count * self.page_bytes as u64) {
+                    // A file system without holes keeps the pages: it uses more space than needed, and nothing else
+                    // changes.
+                    Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INTR) => (),
+                    Err(errno) => return Err(self.failed(operation("forget", spans.iter().copied(), "in"), errno)),
+                }
             }
         }
         Ok(())
     }
 
     fn forget_layer(&self, layer: u32) -> Result<(), Error> {
-        let file = self.layers.write().unwrap_or_else(PoisonError::into_inner).remove(&layer);
-        // A program may still hold the file: it is emptied, not only closed.
-        match file.map(|file| rustix::fs::ftruncate(&file, 0)) {
-            Some(Err(errno)) => Err(self.failed(format!("forget layer {layer} in"), errno)),
-            _ => Ok(()),
+        let mut files = self.files.write().unwrap_or_else(PoisonError::into_inner);
+        let mut first_failure = Ok(());
+        for ((of, part), file) in std::mem::take(&mut *files) {
+            if of != layer {
+                files.insert((of, part), file);
+            } else if let Err(errno) = rustix::fs::ftruncate(&file, 0) {
+                // A program may still hold the file: it is emptied, not only closed.
+                let failed = self.failed(format!("forget layer {layer} in"), errno);
+                first_failure = first_failure.and(Err(failed));
+            }
         }
+        first_failure
     }
 
     fn direct(&self, layer: u32) -> Result<Option<Arc<OwnedFd>>, Error> {
-        self.layer(layer).map(Some)
+        // Of a layer in parts the program could not find its pages.
+        if self.part_pages == u64::MAX { self.file(layer, 0).map(Some) } else { Ok(None) }
     }
 
     fn close(&self) -> Result<(), Error> {
-        self.layers.write().unwrap_or_else(PoisonError::into_inner).clear();
+        self.files.write().unwrap_or_else(PoisonError::into_inner).clear();
         Ok(())
     }
 }
@@ -267,6 +310,12 @@ fn named_for_a_moment(directory: &OwnedFd, layer: u32) -> Result<OwnedFd, Errno>
         }
     }
     Err(Errno::EXIST)
+}
+
+/// Failure by the limit of file sizes.
+fn of_size(operation: String, name: &str, errno: Errno) -> Trouble {
+    let remedy = "Raise the limit of file sizes (`ulimit -f`), or name a server: --store redis://HOST:PORT.";
+    Trouble { operation, store: name.to_owned(), cause: describe(errno), remedy: remedy.to_owned() }
 }
 
 fn of_directory(name: &str, errno: Errno) -> Error {
@@ -323,6 +372,24 @@ mod tests {
         let store = store(directory.path());
         store.put(&[PutRun { location: location(7), bytes: &[7; PAGE_BYTES] }]).unwrap();
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_layer_in_parts_holds_the_same_pages_and_gives_no_file_away() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = FileStore { part_pages: 3, ..store(directory.path()) };
+        let bytes: Vec<u8> = (1..=10_u8).flat_map(|value| [value; PAGE_BYTES]).collect();
+        store.put(&[PutRun { location: location(5), bytes: &bytes }]).unwrap();
+        let mut got = vec![0; 7 * PAGE_BYTES];
+        store.get(&mut [GetRun { location: location(7), bytes: &mut got }]).unwrap();
+        assert!(got == bytes[2 * PAGE_BYTES..9 * PAGE_BYTES], "pages 7 to 13, of four files");
+        assert!(store.direct(1).unwrap().is_none());
+        store.forget(&[Span { location: location(8), pages: 4 }]).unwrap();
+        store.get(&mut [GetRun { location: location(7), bytes: &mut got }]).unwrap();
+        let kept = [3, 0, 0, 0, 0, 8, 9].map(|value| [value; PAGE_BYTES]);
+        assert!(got == kept.as_flattened());
+        store.forget_layer(1).unwrap();
+        assert!(store.get(&mut [GetRun { location: location(7), bytes: &mut got }]).is_err());
     }
 
     #[test]

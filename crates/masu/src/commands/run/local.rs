@@ -235,6 +235,7 @@ fn terms(task: &RunTask, local: Local) -> Result<SessionParameters, Failure> {
         sections,
         background: !task.no_background,
         has_file: false,
+        segment: None,
         backend: task.backend.map(|Exchange(backend)| backend),
     })
 }
