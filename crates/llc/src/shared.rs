@@ -2,7 +2,7 @@
 //!
 //! The flow: `observe` reads page tables and frame flags and hands each process's merged pages to the `index`, which
 //! applies the changes; `domain` says which processes trust each other; `report` lists the shared memory, its saving,
-//! and the processes that should not share.
+//! and the processes that should not share. `offer` says why nothing is merged.
 //!
 //! A frame is merged if the kernel says so (KPF_KSM; `fork_shared` where that flag is wrong) and more than one mapping has
 //! it. A KSM frame with one mapping
@@ -15,4 +15,5 @@ pub mod domain;
 mod fork_shared;
 pub mod index;
 pub mod observe;
+pub mod offer;
 pub mod report;

@@ -38,6 +38,7 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     frames_shared_across_groups_and_users_are_counted_and_warned_of [MemoryGroups, MasuCommand];
     watching_goes_through_forks_and_execs_and_ends_with_the_process [MasuCommand];
     what_cannot_be_looked_at_and_what_is_not_there_is_said [MasuCommand];
+    each_cause_of_no_merge_is_told_apart [MasuCommand];
 };
 
 const KSM: &str = "/sys/kernel/mm/ksm";
@@ -514,5 +515,44 @@ fn what_cannot_be_looked_at_and_what_is_not_there_is_said(_: &Host) -> Outcome {
     let text = said(&["llc", "shared", "--pid", &pid])?;
     assert!(text.code() == 0 && text.out.starts_with("no pages of these processes are merged"), "{}", text.out);
     drop(merging);
+    Ok(())
+}
+
+/// Nothing offered, shared memory, a slow KSM, and no equal pages.
+fn each_cause_of_no_merge_is_told_apart(_: &Host) -> Outcome {
+    let merging = Merging::start()?;
+    let slow = [("pages_to_scan", "1"), ("sleep_millisecs", "1000")];
+    let reasons = |pid: Pid| -> Checked<(Vec<String>, Value)> {
+        let report = json(&["llc", "shared", "--json", "--pid", &pid.to_string()])?;
+        let nothing = report["nothing_merged"].clone();
+        Ok((serde_json::from_value(nothing["reasons"].clone())?, nothing))
+    };
+    let mut silent = TargetProcess::start()?;
+    assert_eq!(reasons(silent.pid())?.0, ["nothing_offered"]);
+    let file = silent.map(Backing::SharedAnonymous, 4)?;
+    silent.write(file.pages(0, 2048), 7)?;
+    silent.advise(file.pages(0, 2048), libc::MADV_MERGEABLE)?; // without effect
+    let (names, nothing) = reasons(silent.pid())?;
+    assert_eq!(
+        (names, &nothing["offers"]["shared_bytes"]),
+        (vec!["nothing_offered".into(), "shared".into()], &(8 << 20).into())
+    );
+    let text = said(&["llc", "shared", "--pid", &silent.pid().to_string()])?.out;
+    assert!(text.contains("none of them has offered any") && text.contains("8.0 MiB is shared memory"), "{text}");
+
+    let pace = slow.map(|(name, value)| Setting::set(format!("{KSM}/{name}"), value));
+    let pace = pace.into_iter().collect::<Result<Vec<_>, _>>()?;
+    let (offering, _) = offering(11, 4096)?;
+    let (names, nothing) = reasons(offering.pid())?;
+    assert_eq!(names, ["not_visited"], "{nothing}");
+    let pass_ms = nothing["pass_ms"].as_u64().ok_or("no pass_ms")?;
+    assert!(pass_ms >= 4096 * 1000, "4,096 pages, one a second: {pass_ms} ms");
+    let text = said(&["llc", "shared", "--pid", &offering.pid().to_string()])?.out;
+    assert!(text.contains("with pages_to_scan 1 and sleep_millisecs 1000") && text.contains(" min"), "{text}");
+
+    drop(pace); // full speed again
+    until("all visited", || Ok(reasons(offering.pid())?.0 == ["nothing_equal"]))?;
+    drop(merging);
+    assert_eq!(reasons(offering.pid())?.0, ["off"]);
     Ok(())
 }

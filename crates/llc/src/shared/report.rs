@@ -14,6 +14,7 @@ use units::{Address, Bytes, Pages};
 use super::domain::{By, Domain, Member, crosses, domains_of};
 use super::index::{Frame, Index, sets};
 use super::observe::{Observer, Scan};
+use super::offer::{Offers, Reason};
 
 /// The whole report, in the words of `--json`.
 #[derive(Debug, Serialize)]
@@ -52,6 +53,8 @@ pub struct Report {
     pub ksm: ksm::Host,
     /// KSM skips most visits to unmerged pages (`smart_scan`), and much offered memory is unmerged.
     pub smart_scan_skips: bool,
+    /// Why the selected processes have no merged page; `None` if they have some.
+    pub nothing_merged: Option<NothingMerged>,
     /// Cost of the scan.
     #[serde(rename = "look")]
     pub scan: Cost,
@@ -93,6 +96,25 @@ pub struct NotRead {
     pub pid: Pid,
     /// The reason.
     pub why: String,
+}
+
+/// The selected processes have no merged page.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NothingMerged {
+    /// Reasons, the most important one first.
+    pub reasons: Vec<Reason>,
+    /// Their offered memory.
+    pub offers: Offers,
+    /// Least duration of a pass of KSM over all offered memory of the host, in milliseconds.
+    pub pass_ms: Option<u64>,
+}
+
+impl NothingMerged {
+    /// The reasons for these offers under these settings.
+    pub fn of(offers: Offers, ksm: &ksm::Host) -> NothingMerged {
+        let pass_ms = offers.pass(ksm).map(|pass| saturated(pass.as_millis()));
+        NothingMerged { reasons: offers.reasons(ksm), offers, pass_ms }
+    }
 }
 
 /// Cost of a scan.
@@ -200,6 +222,7 @@ impl Report {
             undecided_pages: scan.undecided.0,
             kernel_bytes_saved: ksm.saved(),
             smart_scan_skips: smart_scan_skips(&ksm),
+            nothing_merged: None,
             ksm,
             scan: Cost {
                 processes: scan.processes,
@@ -304,6 +327,7 @@ mod tests {
             kernel_bytes_saved: Bytes(8192),
             ksm: Host { zero_pages: Reported::NotReported, ..host(7) },
             smart_scan_skips: true,
+            nothing_merged: Some(NothingMerged::of(Offers::default(), &host(7))),
             scan: Cost {
                 processes: 1,
                 pages_read: Pages(2),

@@ -43,7 +43,8 @@ pub enum LlcPart {
 /// Frames shared across trust domains (control groups, unless --domain says otherwise) are a warning.
 ///
 /// The list has the page frames that KSM merged, the processes that have them, and the saved memory. A scan un-merges
-/// no page.
+/// no page. If nothing is merged, the report says why: nothing offered, shared memory, a slow or stopped KSM, no equal
+/// pages.
 ///
 /// KSM may leave equal pages unmerged: with smart_scan (on since Linux 6.7) it skips a page that did not merge in up to 8
 /// of 9 scans, and two equal pages merge only when it visits both in one scan. `masu llc shared` says so where much

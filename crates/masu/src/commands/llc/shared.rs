@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use linux::cgroup::group;
 use linux::mounts::Mounts;
@@ -11,7 +12,8 @@ use linux::processes::processes;
 use linux::{Error, Pid, ksm, status};
 use llc::shared::domain::By;
 use llc::shared::observe::{NO_CGROUPS, Observer};
-use llc::shared::report::{Frames, Report, Set, WithFrames};
+use llc::shared::offer::{Offers, Reason};
+use llc::shared::report::{Frames, NothingMerged, Report, Set, WithFrames};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use units::Pages;
 
@@ -106,11 +108,16 @@ impl Scans {
         {
             return Ok(false); // Watching ends with the last process.
         }
-        self.observer.leave_out(keepers(&HOST)?);
+        let left_out = keepers(&HOST)?;
+        self.observer.leave_out(left_out.clone());
         let scan = self.observer.scan(&*HOST).map_err(|error| at_frames(&error))?;
         let kernel = ksm::host(&*HOST).map_err(|error| at_ksm(&error))?;
         let frames = Frames::of(&self.observer, of.as_ref());
-        let report = Report::of(frames, &scan, self.by, kernel);
+        let mut report = Report::of(frames, &scan, self.by, kernel);
+        if report.sets.is_empty() {
+            let offers = Offers::read(&*HOST, of.as_ref(), &left_out).map_err(|error| at_frames(&error))?;
+            report.nothing_merged = Some(NothingMerged::of(offers, &report.ksm));
+        }
         self.in_part |= !report.not_read.is_empty();
         if json {
             serde_json::to_writer(&mut *out, &WithFrames { frames, report: &report })?;
@@ -167,7 +174,9 @@ fn at_frames(error: &Error) -> Failure {
 
 fn print(out: &mut impl Write, report: &Report, frames: Frames<'_>, of: Option<&BTreeSet<Pid>>) -> Result<(), Failure> {
     if report.sets.is_empty() {
-        writeln!(out, "{}", nothing(report, of))?;
+        for line in nothing(report, of) {
+            writeln!(out, "{line}")?;
+        }
     } else {
         print_sets(out, report, frames)?;
     }
@@ -222,27 +231,79 @@ fn write_smart_scan(out: &mut impl Write, unmerged: Pages) -> Result<(), Failure
     Ok(())
 }
 
-/// The reason for an empty report.
-fn nothing(report: &Report, of: Option<&BTreeSet<Pid>>) -> String {
+/// The reasons for an empty report, a line each.
+fn nothing(report: &Report, of: Option<&BTreeSet<Pid>>) -> Vec<String> {
     let whose = if of.is_some() { "of these processes are" } else { "are" };
-    let run = report.ksm.run as u8;
-    match report.ksm.run {
-        ksm::Run::Stopped => {
-            format!(
-                "no pages {whose} merged, and KSM is off (/sys/kernel/mm/ksm/run is {run}): `echo 1` there turns it on."
-            )
+    let Some(nothing) = &report.nothing_merged else { return Vec::new() };
+    let mut lines: Vec<String> = nothing.reasons.iter().map(|reason| words(*reason, report, nothing, of)).collect();
+    if let Some(first) = lines.first_mut() {
+        *first = format!("no pages {whose} merged: {first}");
+    }
+    lines
+}
+
+fn words(reason: Reason, report: &Report, nothing: &NothingMerged, of: Option<&BTreeSet<Pid>>) -> String {
+    let (ksm, offers) = (&report.ksm, &nothing.offers);
+    let run = ksm.run as u8;
+    match reason {
+        Reason::Off => format!("KSM is off (/sys/kernel/mm/ksm/run is {run}): `echo 1` there turns it on."),
+        Reason::Unmerged => {
+            format!("KSM has parted them all (/sys/kernel/mm/ksm/run is {run}); `echo 1` there turns it on.")
         }
-        ksm::Run::Unmerging => {
-            format!(
-                "no pages {whose} merged: KSM has parted them all (/sys/kernel/mm/ksm/run is {run}); `echo 1` there turns it on."
-            )
+        Reason::NothingOffered => {
+            let nobody = if of.is_some() { "none of them" } else { "no process" };
+            format!("{nobody} has offered any (madvise MADV_MERGEABLE, prctl PR_SET_MEMORY_MERGE).")
         }
-        ksm::Run::Merging if report.scan.processes == 0 => format!(
-            "no pages {whose} merged: no process has offered any (madvise MADV_MERGEABLE, prctl PR_SET_MEMORY_MERGE)."
+        Reason::NothingPresent => "the offered memory is not present: never touched, or swapped out.".to_owned(),
+        Reason::NothingEqual => format!(
+            "KSM has visited the {} that they offer, and found no two pages equal and unchanged. A page merges at its \
+             second visit at the earliest; {}.",
+            offers.private_bytes,
+            pace(ksm, nothing)
         ),
-        ksm::Run::Merging => {
-            format!("no pages {whose} merged: of what was offered nothing is alike, or KSM has not come by yet.")
-        }
+        Reason::NotVisited => format!(
+            "KSM has visited {} of the {} that they offer; {}, and a page merges at its second visit at the earliest. \
+             /sys/kernel/mm/ksm/pages_to_scan sets the pace.",
+            offers.visited_pages.bytes(),
+            offers.private_bytes,
+            pace(ksm, nothing)
+        ),
+        Reason::HugePages => format!(
+            "{} of the offered memory lies on huge pages: KSM splits one only where it finds an equal page.",
+            offers.huge_bytes
+        ),
+        Reason::ZeroPages => format!(
+            "KSM replaced {} of empty pages by the zero page (use_zero_pages), which is no merged frame.",
+            offers.zero_pages.bytes()
+        ),
+        Reason::Shared => format!(
+            "{} is shared memory (MAP_SHARED, memfd, tmpfs), which KSM does not merge: the kernel ignores an offer of it.",
+            offers.shared_bytes
+        ),
+        Reason::Hugetlb => format!("{} lies in hugetlb pages, which KSM does not merge.", offers.hugetlb_bytes),
+    }
+}
+
+/// Duration of a pass, with its cause.
+fn pace(ksm: &ksm::Host, nothing: &NothingMerged) -> String {
+    let of = format!(
+        "with pages_to_scan {} and sleep_millisecs {}, a pass over the {} offered on this host",
+        ksm.pages_to_scan, ksm.sleep_millisecs, nothing.offers.host_bytes
+    );
+    match nothing.pass_ms.map(Duration::from_millis) {
+        None => format!("{of} never ends"),
+        Some(pass) => format!("{of} takes at least {}", rounded(pass)),
+    }
+}
+
+/// The duration in the unit that fits.
+fn rounded(duration: Duration) -> String {
+    let seconds = duration.as_secs().max(1);
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7200 => format!("{} min", (seconds + 30) / 60),
+        7200..172_800 => format!("{} h", (seconds + 1800) / 3600),
+        _ => format!("{} days", (seconds + 43_200) / 86_400),
     }
 }
 
