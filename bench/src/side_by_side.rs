@@ -177,6 +177,9 @@ mod tests {
             promoted_windows: 0,
             demoted_windows: 0,
             returned_bytes: Bytes(0),
+            forbidding_processes: 0,
+            program_forbids: false,
+            left_out: BTreeMap::new(),
             notes: vec!["the program is static".into()],
         };
         let outside = Run { report: Some(report), ..run(1.0, 50, 0) };

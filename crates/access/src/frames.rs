@@ -232,7 +232,7 @@ mod tests {
         let mut entries = vec![PageEntry(0); PAGES_PER_WINDOW];
         entries[3] = own(515);
         let torn = |first: u64, count: usize| {
-            let small = first % 512 == 0;
+            let small = first.is_multiple_of(512);
             (0..count).map(|_| if small { SMALL } else { TAIL }).collect::<Vec<_>>()
         };
         assert_eq!(judge(&entries, torn).partial, []);

@@ -106,6 +106,11 @@ impl Said {
         self.err.lines().next().unwrap_or_default()
     }
 
+    /// Standard error without masu's line about programs that run at the same time.
+    pub(crate) fn own_errors(&self) -> String {
+        self.err.split_inclusive('\n').filter(|line| !line.contains("programs at once may have")).collect()
+    }
+
     /// Exit status; a signal counts as 128 and its number, as in shells.
     pub(crate) fn code(&self) -> i32 {
         self.status.code().unwrap_or_else(|| 128 + self.status.signal().unwrap_or(0))

@@ -94,7 +94,7 @@ fn a_program_that_became_another_user_is_paged(_: &Host) -> Outcome {
     let report = Report::new("local-became");
     let options = ["--local", "4MiB", "--report", report.path(), "--json"];
     let said = said(&mut paged(&options, &[python.to_str().ok_or("a path that is no text")?, "-c", BECOMES])?)?;
-    assert_eq!((said.code(), said.out.as_str(), said.err.as_str()), (7, "4001\n", ""), "{said:?}");
+    assert_eq!((said.code(), said.out.as_str(), said.own_errors().as_str()), (7, "4001\n", ""), "{said:?}");
     // Python, the program that it became, and id(1).
     assert_eq!(report.read()?["processes"].as_u64(), Some(3));
     Ok(())

@@ -89,7 +89,7 @@ fn a_program_in_a_pid_namespace_is_known_as_itself(_: &Host) -> Outcome {
     let options = ["--local", "2MiB", "--report", report.path(), "--json"];
     let namespace = ["/usr/bin/unshare", "--pid", "--fork", jumps.as_str()];
     let said = said(paged_with_profile(&options, &namespace)?.env("XDG_CACHE_HOME", &cache))?;
-    assert_eq!((said.code(), said.err.as_str()), (0, ""), "{said:?}");
+    assert_eq!((said.code(), said.own_errors().as_str()), (0, ""), "{said:?}");
     let report = report.read()?;
     let mut sites = report["sites"].as_array().into_iter().flatten();
     assert!(sites.any(|site| site["function"] == "main"), "{report}");

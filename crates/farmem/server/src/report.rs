@@ -202,7 +202,7 @@ pub struct Report {
     pub profile: Option<Profiled>,
     /// Number of programs with the library in them.
     pub processes: u64,
-    /// Programs, the most faults on stored pages first; at most [`programs::MOST`].
+    /// Programs, the most faults on stored pages first; at most 64.
     pub programs: Vec<Program>,
     /// Programs at the same time.
     pub at_once: Peak,

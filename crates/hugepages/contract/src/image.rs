@@ -52,6 +52,7 @@ pub const INTERPRETER_BYTES: usize = 254;
 
 /// Judgement.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "a boxed path would allocate inside the program")]
 pub enum Verdict {
     /// The library may be loaded, as far as the file tells.
     Served,

@@ -46,10 +46,13 @@ struct Part {
     divided: Bytes,
 }
 
+/// Objects by kind, device and inode, with their path and mapped parts.
+type Objects<'a> = BTreeMap<(Kind, (u32, u32), u64), (&'a Untrusted, Vec<Part>)>;
+
 /// Sums the mappings by kind. `in_memory` tells devices (major, minor) of file systems in memory (tmpfs).
 pub fn kinds(details: &[Detail], in_memory: impl Fn((u32, u32)) -> bool) -> Kinds {
     let mut sums = Kinds::default();
-    let mut objects: BTreeMap<(Kind, (u32, u32), u64), (&Untrusted, Vec<Part>)> = BTreeMap::new();
+    let mut objects = Objects::new();
     for detail in details {
         let mapping = &detail.mapping;
         let Some(kind) = kind_of(detail, &in_memory) else {
