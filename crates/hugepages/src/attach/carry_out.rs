@@ -10,10 +10,27 @@ use crate::policy::{self, Plan};
 use crate::rate_limiter::RateLimiter;
 use crate::target::{Missing, Phase, Target};
 
-/// Longest wait for windows that never were huge, and for those that a fork split.
+/// Time in each round for windows that never were huge and are shared with a forked child.
+const WAIT_IN_A_ROUND: Duration = Duration::from_secs(2);
+/// Longest last wait for windows that never were huge, and for those that a fork split.
 const WAIT_FOR_THE_FIRST_TIME: Duration = Duration::from_secs(20);
 const WAIT_FOR_A_PAUSE: Duration = Duration::from_secs(5);
+/// Further time for a pause between two children, so that the run does not end with all windows split by a fork.
+const WAIT_FOR_THE_END: Duration = Duration::from_secs(10);
+/// Windows promoted in the last pause: the run ends before the next fork.
+const PROMOTED_AT_THE_END: usize = 16;
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(50);
+
+/// Windows of all programs that wait for a huge page.
+#[derive(Debug, Default)]
+struct AllMissing {
+    /// Windows that never were huge.
+    never: u64,
+    /// Windows that were, before a fork split them.
+    torn: u64,
+    /// A plan for each program: the windows that can be promoted now.
+    plans: Vec<Plan>,
+}
 
 impl Loop<'_> {
     /// Promotes windows that need not wait for the end of the round, until the scan after the one at the age of `last`
@@ -38,34 +55,66 @@ impl Loop<'_> {
         }
     }
 
+    /// Step of a round of a program that has not settled: first promotions in the pauses between its children.
+    pub(super) fn serve_pauses(&mut self) {
+        let end = self.control.now() + WAIT_IN_A_ROUND;
+        for look in 1_u32.. {
+            let at = self.control.now();
+            let missing = self.missing(look.is_power_of_two());
+            let cost = self.control.now().saturating_sub(at);
+            if missing.never == 0 || self.is_cut_short() {
+                return;
+            }
+            self.promote_planned(&missing.plans, None);
+            if self.control.now() >= end {
+                return;
+            }
+            self.pause(LOOK_AGAIN_AFTER.max(cost * 20)); // looks take a twentieth of the time at most
+        }
+    }
+
     /// Last step of a run until settled: promotes windows whose reason passes (a forked child ends), in the pauses
-    /// between the children of a program that forks again and again. Looks often, for a limited time.
+    /// between the children of a program that forks again and again. Looks often, for a limited time, and ends in a
+    /// pause if there is one.
     pub(super) fn serve_waiting(&mut self) {
         let begun = self.control.now();
+        let mut was_shared = false;
         for look in 0_u32.. {
             let at = self.control.now();
-            let (mut never, mut torn) = (0, 0);
-            let mut plans = Vec::new();
-            for index in 0..self.targets.len() {
-                let mut missing = Missing::default();
-                self.with(index, |target| {
-                    missing = target.missing(look.is_power_of_two())?;
-                    Ok(())
-                });
-                (never, torn) = (never + missing.never, torn + missing.torn);
-                plans.push(missing.plan);
-            }
-            let wait = if never > 0 { WAIT_FOR_THE_FIRST_TIME } else { WAIT_FOR_A_PAUSE };
-            if self.is_cut_short() || never + torn == 0 {
-                return;
-            }
+            let mut missing = self.missing(look.is_power_of_two());
             let cost = self.control.now().saturating_sub(at);
-            self.promote_planned(&plans, None);
-            if self.control.now().saturating_sub(begun) >= wait {
+            let wait = if missing.never > 0 { WAIT_FOR_THE_FIRST_TIME } else { WAIT_FOR_A_PAUSE };
+            if self.is_cut_short() || missing.never + missing.torn == 0 {
                 return;
             }
-            self.pause(LOOK_AGAIN_AFTER.max(cost * 20));
+            let is_pause = missing.plans.iter().any(|plan| !plan.promote.is_empty());
+            let spent = at.saturating_sub(begun);
+            let is_last = spent >= wait + WAIT_FOR_THE_END || (spent >= wait && was_shared && is_pause);
+            if is_last {
+                missing.plans.iter_mut().for_each(|plan| plan.promote.truncate(PROMOTED_AT_THE_END));
+            }
+            self.promote_planned(&missing.plans, None);
+            if is_last {
+                return;
+            }
+            was_shared = !is_pause;
+            self.pause(LOOK_AGAIN_AFTER.max(cost * 20)); // looks take a twentieth of the time at most
         }
+    }
+
+    /// Windows of all programs that deserve a huge page and have none for a reason that may pass.
+    fn missing(&mut self, all: bool) -> AllMissing {
+        let mut sum = AllMissing::default();
+        for index in 0..self.targets.len() {
+            let mut missing = Missing::default();
+            self.with(index, |target| {
+                missing = target.missing(all)?;
+                Ok(())
+            });
+            (sum.never, sum.torn) = (sum.never + missing.never, sum.torn + missing.torn);
+            sum.plans.push(missing.plan);
+        }
+        sum
     }
 
     /// Last step of a dry run: checks the plans for obstacles, and plans again with the budget that those leave.
