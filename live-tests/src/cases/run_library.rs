@@ -32,7 +32,26 @@ const IMPORTS: [&str; 10] = [
 /// Symbols that the compiler itself requests, where it does not inline them.
 const ALSO: [&str; 2] = ["strlen", "syscall"];
 
-const HOOKS: [&str; 7] = ["brk", "mmap", "mmap64", "mremap", "prctl", "pthread_create", "sbrk"];
+const HOOKS: [&str; 18] = [
+    "brk",
+    "execl",
+    "execle",
+    "execlp",
+    "execv",
+    "execve",
+    "execvp",
+    "execvpe",
+    "fexecve",
+    "mmap",
+    "mmap64",
+    "mremap",
+    "posix_spawn",
+    "posix_spawnp",
+    "prctl",
+    "pthread_create",
+    "sbrk",
+    "syscall",
+];
 
 /// Names of imported symbols, and of exported ones.
 fn symbols() -> Result<(Vec<String>, Vec<String>)> {
