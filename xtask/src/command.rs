@@ -9,9 +9,13 @@ use anyhow::{Context, Result, bail};
 
 use crate::{failures, workspace};
 
+/// Variables by which a `make` tells a `make` below it what it is part of. Tests start some of their own.
+const OF_MAKE: [&str; 3] = ["MAKEFLAGS", "MAKELEVEL", "MFLAGS"];
+
 /// Program to run from the root of the workspace.
 pub fn program(name: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(name);
+    OF_MAKE.iter().for_each(|name| drop(command.env_remove(name)));
     command.current_dir(workspace::root()).stdin(Stdio::null());
     command
 }

@@ -175,7 +175,10 @@ fn programs_that_cannot_be_paged_run_as_children_and_are_counted(_: &Host) -> Ou
     std::fs::write(&file, make)?;
     let report = Report::new("local-left-out");
     let file = file.to_str().ok_or("a path that is no text")?;
-    let run = &mut paged(&["--local", "64MiB", "--report", report.path(), "--json"], &["/usr/bin/make", "-f", file])?;
+    let run = &mut paged(
+        &["--local", "64MiB", "--report", report.path(), "--json"],
+        &["/usr/bin/make", "--no-print-directory", "-f", file],
+    )?;
     let said = said(run)?;
     let lines = format!("{}sandbox\n", "ok 1\n".repeat(wanted.len()));
     assert_eq!((said.code(), said.out.as_str()), (0, lines.as_str()), "{said:?}");
