@@ -30,7 +30,7 @@ pub struct Unpaged {
     pub hugetlb_bytes: Bytes,
     /// Page cache of mapped files.
     pub file_bytes: Bytes,
-    /// Private memory: stacks, small mappings, initialised data, generated code.
+    /// Private memory: stacks, small mappings, initialised data, written pages of private mappings of files.
     pub private_bytes: Bytes,
     /// Name of the largest shared or mapped object.
     pub largest: Option<Untrusted>,
@@ -63,7 +63,11 @@ impl Unpaged {
             (self.shared_bytes, OTHERS_MIN, "of shared memory"),
             (self.hugetlb_bytes, OTHERS_MIN, "of reserved huge pages"),
             (self.file_bytes, FILES_MIN, "of files"),
-            (self.private_bytes, PRIVATE_MIN, "of private memory (stacks, small mappings, data, generated code)"),
+            (
+                self.private_bytes,
+                PRIVATE_MIN,
+                "of private memory (stacks, small mappings, data, written pages of mapped files)",
+            ),
         ];
         let said = kinds.into_iter().filter(|(bytes, least, _)| bytes >= least);
         let said: Vec<String> = said.map(|(bytes, _, kind)| format!("{bytes} {kind}")).collect();
@@ -97,8 +101,8 @@ mod tests {
         };
         let unpaged = Unpaged::of(kinds, Bytes::mib(8));
         assert_eq!((unpaged.private_bytes, unpaged.total()), (Bytes::mib(24), Bytes::mib(744)));
-        let wanted = "700.0 MiB of shared memory, 20.0 MiB of files, 24.0 MiB of private memory (stacks, small mappings, data, \
-                      generated code) (the largest: /memfd:java_heap (deleted), 690.0 MiB)";
+        let wanted = "700.0 MiB of shared memory, 20.0 MiB of files, 24.0 MiB of private memory (stacks, small \
+                      mappings, data, written pages of mapped files) (the largest: /memfd:java_heap (deleted), 690.0 MiB)";
         assert_eq!(unpaged.text().as_deref(), Some(wanted));
         assert!(unpaged.is_much(Bytes::mib(128)) && !unpaged.is_much(Bytes::gib(2)));
     }

@@ -20,7 +20,7 @@ pub struct Kinds {
     pub hugetlb: Bytes,
     /// Page cache of mapped files.
     pub files: Bytes,
-    /// Written pages of private mappings of files.
+    /// Written pages of private mappings of files and of shared memory; all pages of private mappings of `/dev/zero`.
     pub file_copies: Bytes,
     /// Private memory without a file that no userfaultfd has registered.
     pub anonymous: Bytes,
@@ -63,11 +63,10 @@ pub fn kinds(details: &[Detail], in_memory: impl Fn((u32, u32)) -> bool) -> Kind
         };
         let part = match kind {
             Kind::Hugetlb => detail.hugetlb,
-            Kind::Shared => detail.rss,
-            // The written pages of a private mapping are no longer the file's.
-            Kind::File => detail.rss.saturating_sub(detail.anonymous),
+            // The written pages of a private mapping are no longer the object's.
+            Kind::Shared | Kind::File => detail.rss.saturating_sub(detail.anonymous),
         };
-        sums.file_copies += if kind == Kind::File { detail.anonymous } else { Bytes(0) };
+        sums.file_copies += if kind == Kind::Hugetlb { Bytes(0) } else { detail.anonymous };
         // A process has no more memory than addresses: a figure beyond them is no figure.
         let resident = part.min(mapping.range.bytes());
         let end = mapping.offset.saturating_add(mapping.range.bytes().0);
@@ -170,6 +169,17 @@ mod tests {
     fn files_in_tmpfs_are_shared_memory() {
         let found = of(&[one("50000000-60000000 rw-s 0 00:1e 9 /tmp/a", 7, 7, 0, "VmFlags: rd wr sh\n")]);
         assert_eq!((found.shared, found.files), (Bytes::kib(7), Bytes(0)));
+    }
+
+    /// As `mmap(MAP_PRIVATE)` of a memfd and of `/dev/zero`.
+    #[test]
+    fn written_pages_of_a_private_mapping_are_not_shared_memory() {
+        let found = of(&[
+            one("10000000-20000000 rw-p 0 00:01 7 /memfd:heap (deleted)", 200, 200, 150, "VmFlags: rd wr\n"),
+            one("30000000-40000000 rw-p 0 00:05 5 /dev/zero", 300, 300, 300, "VmFlags: rd wr\n"),
+        ]);
+        assert_eq!((found.shared, found.file_copies), (Bytes::kib(50), Bytes::kib(450)));
+        assert_eq!(found.largest, Some(("/memfd:heap (deleted)".into(), Bytes::kib(50))));
     }
 
     /// ZGC maps its heap three times; a page that it uses is in one, two or three of the views.

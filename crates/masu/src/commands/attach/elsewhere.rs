@@ -1,5 +1,5 @@
-//! Memory of a process that `masu attach` does not take, because it is not anonymous: shared memory, reserved huge pages
-//! and files.
+//! Memory of a process that `masu attach` does not take, because it is not in anonymous mappings: shared memory, reserved
+//! huge pages, files, and the written pages of private mappings of files.
 
 use linux::mounts::Table;
 use linux::smaps::{self, kinds};
@@ -15,7 +15,7 @@ const SHOWN_MIN: Bytes = Bytes::mib(2);
 /// Files below this size are not worth a line.
 const FILES_MIN: Bytes = Bytes::mib(16);
 
-/// Resident memory that is not anonymous.
+/// Resident memory outside anonymous mappings.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Elsewhere {
     /// Shared memory: memfd, System V, shared anonymous mappings, tmpfs.
@@ -24,7 +24,9 @@ pub struct Elsewhere {
     hugetlb_bytes: Bytes,
     /// Page cache of mapped files.
     file_bytes: Bytes,
-    /// Name of the largest of these objects.
+    /// Written pages of private mappings of files, memfds and `/dev/zero`.
+    copied_bytes: Bytes,
+    /// Name of the largest of these objects, without its written copies.
     largest_object: Option<Untrusted>,
     /// Its resident size.
     largest_object_bytes: Bytes,
@@ -40,6 +42,7 @@ pub fn of(pid: Pid) -> Elsewhere {
         shared_bytes: kinds.shared,
         hugetlb_bytes: kinds.hugetlb,
         file_bytes: kinds.files,
+        copied_bytes: kinds.file_copies,
         largest_object: name,
         largest_object_bytes: bytes,
     }
@@ -52,13 +55,15 @@ impl Elsewhere {
             (self.shared_bytes, SHOWN_MIN, "of shared memory"),
             (self.hugetlb_bytes, SHOWN_MIN, "of reserved huge pages"),
             (self.file_bytes, FILES_MIN, "of files"),
+            (self.copied_bytes, FILES_MIN, "of written pages in private mappings of files"),
         ];
         let said = kinds.into_iter().filter(|(bytes, least, _)| bytes >= least);
         let said: Vec<String> = said.map(|(bytes, _, kind)| format!("{bytes} {kind}")).collect();
         let largest = self.largest_object.as_ref();
         let largest =
             largest.map_or(String::new(), |name| format!(" (the largest: {name}, {})", self.largest_object_bytes));
-        (!said.is_empty()).then(|| format!("left out, because it is not anonymous: {}{largest}", said.join(", ")))
+        (!said.is_empty())
+            .then(|| format!("left out, because it is not in anonymous mappings: {}{largest}", said.join(", ")))
     }
 }
 
@@ -75,7 +80,7 @@ mod tests {
             largest_object_bytes: Bytes::mib(690),
             ..Elsewhere::default()
         };
-        let wanted = "left out, because it is not anonymous: 700.0 MiB of shared memory (the largest: /memfd:java_heap \
+        let wanted = "left out, because it is not in anonymous mappings: 700.0 MiB of shared memory (the largest: /memfd:java_heap \
                       (deleted), 690.0 MiB)";
         assert_eq!(heap.text().as_deref(), Some(wanted));
         assert_eq!(Elsewhere { file_bytes: Bytes::mib(10), ..Elsewhere::default() }.text(), None);
