@@ -15,7 +15,9 @@ const OF_MAKE: [&str; 3] = ["MAKEFLAGS", "MAKELEVEL", "MFLAGS"];
 /// Program to run from the root of the workspace.
 pub fn program(name: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(name);
-    OF_MAKE.iter().for_each(|name| drop(command.env_remove(name)));
+    for name in OF_MAKE {
+        command.env_remove(name);
+    }
     command.current_dir(workspace::root()).stdin(Stdio::null());
     command
 }
