@@ -31,7 +31,7 @@ use linux::probe::Known;
 use linux::smaps::{self, VmFlags};
 use linux::status::{self, HugePages};
 use linux::thp::{self, Enabled, SizeEnabled};
-use linux::{Error, KernelFiles, Pid};
+use linux::{Error, KernelFiles, Pid, thp_stats, vmstat};
 use rustix::io::Errno;
 use serde::Serialize;
 use units::{Bytes, PAGES_PER_WINDOW, PageSize, Pages, Window};
@@ -57,24 +57,27 @@ pub struct Superpages {
     pub swapped_windows: u64,
     /// Never written to.
     pub untouched_windows: u64,
+    /// Memory of downgraded windows that the program has given back and the kernel still keeps and charges, until the
+    /// huge page is split. Part of no count above.
+    pub torn_bytes: Known<Bytes>,
 }
 
 impl Superpages {
     fn of(tally: Tally, why_not_known: &str) -> Superpages {
-        let Tally { reserved, allocated, failed, downgraded, not_known, swapped_out } = tally;
-        let known = |windows| match not_known {
-            0 => Known::Value(windows),
-            _ => Known::Unknown(why_not_known.to_owned()),
-        };
+        let Tally { reserved, allocated, failed, downgraded, not_known, swapped_out, torn_pages } = tally;
+        fn known<T>(not_known: u64, value: T, why: &str) -> Known<T> {
+            if not_known == 0 { Known::Value(value) } else { Known::Unknown(why.to_owned()) }
+        }
         let not_huge = failed + downgraded + not_known;
         Superpages {
             reserved_windows: reserved,
             allocated_windows: allocated,
-            failed_windows: known(failed),
-            downgraded_windows: known(downgraded),
+            failed_windows: known(not_known, failed, why_not_known),
+            downgraded_windows: known(not_known, downgraded, why_not_known),
             not_huge_windows: not_huge,
             swapped_windows: swapped_out,
             untouched_windows: reserved.saturating_sub(allocated + not_huge + swapped_out),
+            torn_bytes: known(u64::from(!why_not_known.is_empty()), Pages(torn_pages).bytes(), why_not_known),
         }
     }
 
@@ -205,6 +208,7 @@ impl Counter {
             pagemap: Pagemap::open(self.pid)?,
             pid: self.pid,
             small_sizes: gives_small_sizes(files)?,
+            has_torn: has_torn(files),
             frames: None,
             windows_read: 0,
             why_not_known: String::new(),
@@ -278,6 +282,14 @@ fn gives_small_sizes(files: &impl KernelFiles) -> Result<bool, Error> {
     Ok(sizes.iter().any(|size| size.bytes < PageSize::Huge.bytes() && given(size)))
 }
 
+/// Whether the host may have huge pages with a part unmapped. Before Linux 6.13 the kernel keeps no present number.
+fn has_torn(files: &impl KernelFiles) -> bool {
+    thp_stats::partially_mapped(files).map_or_else(
+        |_| vmstat::vmstat(files).is_ok_and(|stat| stat.thp_deferred_split_page.is_none_or(|count| count > 0)),
+        |count| count > 0,
+    )
+}
+
 /// Windows of private anonymous memory that are huge now.
 ///
 /// # Errors
@@ -333,6 +345,8 @@ struct Counting {
     pid: Pid,
     pagemap: Pagemap,
     small_sizes: bool,
+    /// The host has torn huge pages.
+    has_torn: bool,
     /// Opened when it is first needed.
     frames: Option<Result<FrameTable, Error>>,
     windows_read: u64,
@@ -379,9 +393,12 @@ impl Counting {
                 edge.resident += contents.resident;
                 continue;
             }
-            let read_frames = mapping.is_anonymous() && wanted;
-            let fate = self.fate(window, contents, Extent::Whole, read_frames)?;
-            self.tallies.entry(kind).or_default().add(would_get, fate);
+            // A window with holes may be a torn huge page, whoever made it.
+            let may_be_torn = self.has_torn && contents.resident < PAGES_PER_WINDOW as u64;
+            let extent = if wanted { Extent::Whole } else { Extent::Unwanted };
+            let read_frames = mapping.is_anonymous() && (wanted || may_be_torn);
+            let (fate, torn) = self.fate(window, contents, extent, read_frames)?;
+            self.tallies.entry(kind).or_default().add(would_get, fate, torn);
         }
         Ok(())
     }
@@ -391,50 +408,65 @@ impl Counting {
         for (window, Edge { kind, wanted, resident }) in std::mem::take(&mut self.edges) {
             if kind != Kind::Code && resident > 0 {
                 let extent = if wanted { Extent::Edge } else { Extent::Unwanted };
-                let fate = self.fate(window, Contents { resident, ..Contents::default() }, extent, true)?;
+                let contents = Contents { resident, ..Contents::default() };
+                let (fate, torn) = self.fate(window, contents, extent, true)?;
                 // An unknown fate is most likely the apparent one: memory at the edge of a mapping.
-                self.tallies.entry(kind).or_default().add(false, fate);
+                self.tallies.entry(kind).or_default().add(false, fate, torn);
             }
         }
         Ok(())
     }
 
-    /// Fate of a window; its frames are read where they could decide it.
-    fn fate(&mut self, window: Window, contents: Contents, extent: Extent, read_frames: bool) -> Result<Fate, Error> {
+    /// Fate of a window, and its pages that a torn huge page holds; its frames are read where they could decide it.
+    fn fate(
+        &mut self,
+        window: Window,
+        contents: Contents,
+        extent: Extent,
+        read_frames: bool,
+    ) -> Result<(Fate, Pages), Error> {
+        let whole = |once_huge| Ok((rule::fate(contents, once_huge), Pages(0)));
         if contents.is_huge() || contents.resident == 0 || !(read_frames || self.small_sizes) {
-            return Ok(rule::fate(contents, Some(false)));
+            return whole(Some(false));
         }
         if !self.small_sizes
+            && !self.has_torn
             && let Some((_, once_huge)) =
                 self.before.get(&window).filter(|(resident, _)| *resident == contents.resident)
             && once_huge.is_some()
         {
             let once_huge = *once_huge;
             self.judged.insert(window, (contents.resident, once_huge));
-            return Ok(rule::fate(contents, once_huge));
+            return whole(once_huge);
         }
         if self.windows_read >= WINDOWS_READ_MAX {
             self.why_not_known = format!("only {WINDOWS_READ_MAX} windows of small pages were examined");
-            return Ok(rule::fate(contents, None));
+            return whole(None);
         }
         self.windows_read += 1;
         let entries = self.pagemap.entries(window.range())?;
         let in_blocks = if self.small_sizes { self.blocks_of(&entries) } else { Vec::new() };
         if !read_frames {
-            return Ok(rule::fate(contents, Some(false)));
+            return whole(Some(false));
         }
         let frames = rule::frames(&entries, |page| in_blocks.get(page).copied().unwrap_or(false));
         if frames == Frames::Hidden {
             self.why_not_known = "frame numbers are shown only with CAP_SYS_ADMIN".to_owned();
         }
+        let is_whole = contents.resident == PAGES_PER_WINDOW as u64;
         let one_block_still = match (frames, extent) {
             (Frames::Base(base), Extent::Edge) if base.fits < rule::FIT_AT_EDGE => self.is_one_block_still(base),
             (Frames::Base(base), Extent::Unwanted) => self.is_one_block_still(base),
+            (Frames::Base(base), _) if self.has_torn && !is_whole => self.is_one_block_still(base),
             _ => false,
         };
         let once_huge = rule::once_huge(frames, contents.resident, extent, one_block_still);
         self.judged.insert(window, (contents.resident, once_huge));
-        Ok(rule::fate(contents, once_huge))
+        let torn = match frames {
+            Frames::Base(base) if one_block_still => (PAGES_PER_WINDOW as u64).saturating_sub(base.fits),
+            _ => 0,
+        };
+        Ok((rule::fate(contents, once_huge), Pages(torn)))
     }
 
     fn frame_table(&mut self) -> Result<&FrameTable, &Error> {

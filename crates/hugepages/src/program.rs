@@ -16,7 +16,7 @@ use linux::maps::Mapping;
 use linux::preallocated_page;
 use linux::process_madvise::{Advice, advise};
 use linux::smaps::{VmFlag, VmFlags};
-use linux::{Error, KernelFiles, Pid, cgroup, maps, smaps, status};
+use linux::{Error, KernelFiles, Pid, cgroup, maps, smaps, status, thp_stats, vmstat};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use units::{AddressRange, Bytes, Window};
@@ -91,6 +91,16 @@ pub trait Program {
     fn frames(&self, window: Window) -> Result<Option<WindowFrames>, Error> {
         let _ = window;
         Ok(None)
+    }
+
+    /// Huge pages of the host with a part unmapped; `None` if the kernel does not count them (before Linux 6.13).
+    fn torn_on_host(&self) -> Option<u64> {
+        None
+    }
+
+    /// Huge pages split on the host since boot; `None` if the kernel does not count them.
+    fn splits_of_host(&self) -> Option<u64> {
+        None
     }
 
     /// Resident pages of a window that were freed lazily (MADV_FREE), and those that may have been: some were written
@@ -287,6 +297,14 @@ impl<F: KernelFiles> Program for RunningProgram<F> {
             Err(error) if error.is_gone() && !self.has_ended() => Ok(None),
             frames => frames,
         }
+    }
+
+    fn torn_on_host(&self) -> Option<u64> {
+        thp_stats::partially_mapped(&self.files).ok()
+    }
+
+    fn splits_of_host(&self) -> Option<u64> {
+        vmstat::vmstat(&self.files).ok()?.thp_split_page
     }
 
     fn lazily_freed(&self, window: Window) -> Result<PageSet, Error> {

@@ -62,6 +62,12 @@ pub struct Report {
     pub extra_rss_fraction: f64,
     /// Memory that demotion returned.
     pub returned_bytes: Bytes,
+    /// Torn huge pages that masu split: the program had given back a part of each.
+    pub torn_windows: u64,
+    /// Memory that these splits freed: charged to the memory cgroup, and not resident.
+    pub torn_returned_bytes: Bytes,
+    /// Windows that masu promoted and that are huge at the end.
+    pub windows_still_huge: u64,
     /// Cost of one scan.
     pub scan_us_per_gib: Option<f64>,
     /// Cost of one clear.
@@ -159,6 +165,9 @@ impl Report {
             extra_rss_bytes: extra,
             extra_rss_fraction: (totals.rss_before + extra).growth_over(totals.rss_before),
             returned_bytes: totals.returned,
+            torn_windows: target.torn().0,
+            torn_returned_bytes: target.torn().1,
+            windows_still_huge: target.promoted_now(),
             scan_us_per_gib: cost.scan.us_per_gib(),
             clear_us_per_gib: cost.clear.us_per_gib(),
             cpu_s: cpu.as_secs_f64(),
@@ -220,6 +229,9 @@ mod tests {
             extra_rss_bytes: Bytes::mib(2),
             extra_rss_fraction: 0.125,
             returned_bytes: Bytes::kib(4),
+            torn_windows: 1,
+            torn_returned_bytes: Bytes::mib(1),
+            windows_still_huge: 4,
             scan_us_per_gib: Some(300.5),
             clear_us_per_gib: None,
             cpu_s: 0.25,

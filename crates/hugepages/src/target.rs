@@ -4,6 +4,7 @@ mod extra;
 mod huge;
 mod process;
 mod refusals;
+mod torn;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,6 +16,7 @@ use units::{Bytes, Pages, Rate, Window};
 use self::huge::HugeWindows;
 use self::process::{AddressSpace, Process};
 use self::refusals::Refusals;
+use self::torn::Torn;
 use crate::Refusal;
 use crate::act::{self, Demoted, Promoted};
 use crate::observe::{self, Observed};
@@ -90,6 +92,7 @@ pub struct Target {
     process: Process,
     scan: Scan,
     huge: HugeWindows,
+    torn: Torn,
     refusals: Refusals,
     /// Windows that masu made huge at some time, and did not split since.
     served: BTreeSet<Window>,
@@ -131,6 +134,7 @@ impl Target {
             process: Process::new(program, source),
             scan: Scan::default(),
             huge: HugeWindows::default(),
+            torn: Torn::default(),
             refusals: Refusals::default(),
             served: BTreeSet::new(),
             round: Round::default(),
@@ -370,6 +374,7 @@ impl Target {
         self.totals.settled_at = None;
         self.phase = Phase::Watching;
         self.huge.clear();
+        self.torn.clear();
         self.refusals = Refusals::default();
         self.served.clear();
         self.scan = Scan::default();

@@ -41,6 +41,8 @@ fn world(script: &Script) -> Shared {
         urgent: false,
         preallocation: script.preallocation,
         undoing: false,
+        looks_for_torn: false,
+        looked_for_torn: false,
         calls: 0,
         to_wake: false,
         to_come: Vec::new(),

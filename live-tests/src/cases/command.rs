@@ -22,6 +22,7 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     a_dry_run_touches_nothing [RemoteCollapse, HugePageModes];
     pages_reports_in_the_promised_words [HugePageModes];
     idle_locked_memory_is_named_and_attach_ends [RemoteCollapse, HugePageModes];
+    what_a_program_tears_is_counted_and_given_back [RemoteCollapse, HugePageModes];
     ctrl_c_and_sigterm_end_with_the_report;
     a_broken_pipe_is_a_normal_end;
     a_program_that_ends_half_way_is_reported_with_status_1;
@@ -153,6 +154,32 @@ fn idle_locked_memory_is_named_and_attach_ends(host: &Host) -> Outcome {
     );
     assert_eq!(huge_bytes(host, &process, heap)?, 4 * HUGE);
     (0..4).try_for_each(|window| process.check(heap.window(window).first(20), 7))?;
+    Ok(())
+}
+
+/// A program gives back three quarters of each huge page: stat counts what the kernel keeps, and attach frees it.
+fn what_a_program_tears_is_counted_and_given_back(_: &Host) -> Outcome {
+    const MADV_COLLAPSE: i32 = 25;
+    const WINDOWS: u64 = 4;
+    let _quiet = no_automatic_huge_pages()?;
+    let mut process = TargetProcess::start()?;
+    let heap = process.map(Backing::Anonymous, WINDOWS)?;
+    process.write(heap.all(), 7)?;
+    process.advise(heap.all(), MADV_COLLAPSE)?;
+    (0..WINDOWS).try_for_each(|window| {
+        process.advise(heap.pages(window * 512 + 128, window * 512 + 512), libc::MADV_DONTNEED)
+    })?;
+    let pid = process.pid().to_string();
+    let torn = || -> Result<(Value, Value), libtest_mimic::Failed> {
+        let total = json(&["stat", &pid, "--json"])?["total"].clone();
+        Ok((total["downgraded_windows"].clone(), total["torn_bytes"].clone()))
+    };
+    assert_eq!(torn()?, (WINDOWS.into(), (WINDOWS * 384 * 4096).into()));
+    let report = json(&["attach", &pid, "--until-settled", "--json"])?;
+    let split = (&report["torn_windows"], &report["torn_returned_bytes"]);
+    assert_eq!(split, (&WINDOWS.into(), &(WINDOWS * 384 * 4096).into()), "{report}");
+    assert_eq!(torn()?.1, Value::from(0));
+    (0..WINDOWS).try_for_each(|window| process.check(heap.pages(window * 512, window * 512 + 128), 7))?;
     Ok(())
 }
 

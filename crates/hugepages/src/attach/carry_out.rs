@@ -191,6 +191,22 @@ impl Loop<'_> {
                 let took = self.urgently(index, work);
                 self.pause(limiter.pause_after(took, self.s.rate));
             }
+            self.split_torn(index);
+        }
+    }
+
+    /// Splits what the program tore itself. It waits for none of these windows.
+    fn split_torn(&mut self, index: usize) {
+        let mut windows = Vec::new();
+        self.with(index, |target| {
+            windows = target.maybe_torn();
+            Ok(())
+        });
+        for window in windows {
+            if self.is_cut_short() {
+                return;
+            }
+            self.with(index, |target| target.split_torn(window));
         }
     }
 

@@ -31,7 +31,7 @@ use linux::maps::Mapping;
 use linux::pagemap::{PageEntry, Run};
 use linux::smaps::{VmFlag, VmFlags};
 use linux::thp::Enabled;
-use units::{PAGES_PER_WINDOW, Window};
+use units::{PAGES_PER_WINDOW, Pages, Window};
 
 /// Pages that must fit one base at the edge of a mapping; a process has many edges.
 pub const FIT_AT_EDGE: u64 = 64;
@@ -215,11 +215,15 @@ pub struct Tally {
     pub not_known: u64,
     /// In swap.
     pub swapped_out: u64,
+    /// Pages of torn huge pages that no page table maps.
+    pub torn_pages: u64,
 }
 
 impl Tally {
     /// Counts one window. A window without a request for huge pages counts only if it is or was huge.
-    pub fn add(&mut self, would_get: bool, fate: Fate) {
+    /// `torn` are the pages that a torn huge page holds there.
+    pub fn add(&mut self, would_get: bool, fate: Fate, torn: Pages) {
+        self.torn_pages += torn.0;
         if !would_get && !matches!(fate, Fate::Allocated | Fate::Downgraded) {
             return;
         }
@@ -244,6 +248,7 @@ impl Tally {
             downgraded: self.downgraded + other.downgraded,
             not_known: self.not_known + other.not_known,
             swapped_out: self.swapped_out + other.swapped_out,
+            torn_pages: self.torn_pages + other.torn_pages,
         }
     }
 }

@@ -40,13 +40,15 @@ fn smaller_sizes_are_counted_where_the_host_gives_any() {
 
 #[test]
 fn what_is_not_known_is_not_zero() {
-    let tally = Tally { reserved: 9, allocated: 3, failed: 1, downgraded: 0, not_known: 2, swapped_out: 1 };
+    let tally =
+        Tally { reserved: 9, allocated: 3, failed: 1, not_known: 2, swapped_out: 1, torn_pages: 5, ..Tally::default() };
     let counted = Superpages::of(tally, "no frames");
     assert_eq!(counted.downgraded_windows, Known::Unknown("no frames".to_owned()));
     assert_eq!((counted.not_huge_windows, counted.untouched_windows), (3, 2));
+    assert_eq!(counted.torn_bytes, Known::Unknown("no frames".to_owned()));
     let sure = Superpages::of(Tally { not_known: 0, ..tally }, "");
     assert_eq!((sure.failed_windows, sure.downgraded_windows), (Known::Value(1), Known::Value(0)));
-    assert_eq!(sure.untouched_windows, 4);
+    assert_eq!((sure.untouched_windows, sure.torn_bytes), (4, Known::Value(Bytes::kib(20))));
 }
 
 #[test]

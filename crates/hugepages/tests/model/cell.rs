@@ -72,6 +72,8 @@ pub struct Cell {
     pub hot_since: Duration,
     /// Mapped by one entry.
     pub huge: bool,
+    /// Small, and its pages are the rest of a huge page that the kernel keeps whole.
+    pub torn: bool,
     /// Made huge by masu: its pages in memory before. Kept after a split until masu had a chance to see the split.
     pub ours: Option<u64>,
     /// Number of promotions by masu since it was last empty.
@@ -106,6 +108,7 @@ pub struct Cell {
 impl fmt::Debug for Cell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let huge = if self.huge { " huge" } else { "" };
+        let huge = if self.torn { " torn" } else { huge };
         let ours = self.ours.map_or(String::new(), |before| format!(" (ours, {before} before)"));
         write!(f, "{:?}{huge}{ours}", self.mapped)?;
         let kinds = [
@@ -144,6 +147,7 @@ impl Cell {
             period: OFTEN,
             hot_since: Duration::ZERO,
             huge: false,
+            torn: false,
             ours: None,
             promotions: 0,
             forbidden: false,
@@ -254,6 +258,14 @@ impl Cell {
         *self = Cell { mapped, forbidden, ours, probed, split, version, version_looked, version_measured, ..new };
     }
 
+    /// Returns a part of its memory to the kernel, which keeps the huge page.
+    pub fn tear(&mut self, kept: u64) {
+        let kept = kept.min(self.used);
+        self.torn = self.huge && kept > 0;
+        (self.used, self.filled, self.added) = (kept, 0, 0);
+        self.huge = false;
+    }
+
     /// Splits it without returning memory: a change of protection on one page, reclaim, the program itself.
     pub fn split_by_others(&mut self) {
         self.huge = false;
@@ -296,6 +308,7 @@ impl Cell {
             self.added = 0; // from now on those pages are khugepaged's
         }
         self.filled += PAGES - before;
+        self.torn = false;
         (self.zero, self.swapped, self.shared, self.huge) = (0, 0, 0, true);
         Ok(())
     }

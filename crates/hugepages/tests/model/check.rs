@@ -42,6 +42,8 @@ pub fn run(script: Script) -> Run {
         urgent: false,
         preallocation: script.preallocation,
         undoing: false,
+        looks_for_torn: false,
+        looked_for_torn: false,
         calls: 0,
         to_wake: false,
         to_come: script.come_at.iter().zip(0..script.spaces.len()).map(coming).collect(),
@@ -156,6 +158,10 @@ impl Run {
         }
         if target.totals.demoted != demoted {
             self.blame(format!("{} windows reported as demoted, {demoted} were", target.totals.demoted));
+        }
+        let torn = self.world.borrow().spaces[self.program(index)].torn_split;
+        if target.torn().0 != torn {
+            self.blame(format!("{} torn windows reported as split, {torn} were", target.torn().0));
         }
         let generation = self.world.borrow().spaces[self.program(index)].generation;
         if u64::from(target.totals.execs) > generation {

@@ -107,6 +107,14 @@ impl ModelProgram {
             world.blame(|| format!("advice on {range}, where the program never had anything"));
             return Err(Errno::NOMEM);
         };
+        if std::mem::take(&mut world.looks_for_torn) {
+            let cell = &mut world.spaces[self.index].cells[index];
+            // Beside a torn page the advice has an effect on the page's age alone.
+            let is_torn = std::mem::take(&mut cell.torn);
+            world.spaces[self.index].torn_split += u64::from(is_torn);
+            world.looked_for_torn = true;
+            return Ok(());
+        }
         let whole = range == window.range();
         let undoing = world.undoing;
         let began = world.spaces[self.index].began;
@@ -223,6 +231,7 @@ impl Program for ModelProgram {
         }
         world.count_advice_after_stop();
         if world.spaces[self.index].ended {
+            world.looks_for_torn = false;
             return Err(Errno::SRCH);
         }
         match advice {
@@ -235,6 +244,17 @@ impl Program for ModelProgram {
                 Err(Errno::INVAL)
             }
         }
+    }
+
+    fn torn_on_host(&self) -> Option<u64> {
+        let world = self.world.borrow();
+        Some(world.spaces.iter().flat_map(|space| &space.cells).filter(|cell| cell.torn).count() as u64)
+    }
+
+    fn splits_of_host(&self) -> Option<u64> {
+        let mut world = self.world.borrow_mut();
+        world.looks_for_torn = !std::mem::take(&mut world.looked_for_torn);
+        Some(world.spaces.iter().map(|space| space.torn_split).sum())
     }
 
     fn resident(&self) -> Result<Bytes, Error> {

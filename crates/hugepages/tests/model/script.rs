@@ -64,6 +64,8 @@ pub enum Change {
     Map(Mapped),
     /// MADV_DONTNEED.
     Free,
+    /// The same on all but this number of pages of a huge window.
+    Tear(u64),
     /// MADV_NOHUGEPAGE.
     Forbid,
     /// Split, not by masu.
@@ -116,6 +118,7 @@ impl Change {
                 }
             }
             Change::Free => cell.empty(),
+            Change::Tear(kept) if cell.huge => cell.tear(kept),
             Change::Forbid => cell.forbidden = true,
             Change::Split => cell.split_by_others(),
             Change::Khugepaged => {
@@ -262,7 +265,11 @@ fn mapped(byte: u8) -> Mapped {
 fn cell([_, used, hot, how, what]: [u8; WINDOW]) -> Cell {
     let mut cell = Cell::hot(pages(used), pages(hot).min(pages(used)), period(how));
     match what {
-        200.. => cell = cell.huge(),
+        250.. => {
+            cell = cell.huge();
+            cell.tear(pages(used) / 2);
+        }
+        200..250 => cell = cell.huge(),
         100..200 => cell.mapped = mapped(what),
         90..100 => cell.shared = 3,
         80..90 => cell.guards = 1,
@@ -296,7 +303,7 @@ fn event([when, later, program, window, what, amount]: [u8; EVENT]) -> Event {
         _ => When::Call(u64::from(when) * u64::from(later) / 8),
     };
     let times = u32::from(amount / 8);
-    let change = match what % 24 {
+    let change = match what % 26 {
         0 | 1 => Change::Heat(pages(amount), period(amount)),
         2 | 3 => Change::Heat(0, OFTEN),
         4 => Change::Touch(pages(amount)),
@@ -322,6 +329,7 @@ fn event([when, later, program, window, what, amount]: [u8; EVENT]) -> Event {
             }
         }
         22 => Change::Exec,
+        23 | 24 => Change::Tear(pages(amount)),
         _ => Change::Exit,
     };
     Event { when, program: usize::from(program), window: usize::from(window), change }

@@ -40,6 +40,8 @@ pub struct Space {
     pub demoted: u64,
     /// Pages that those splits returned.
     pub returned: u64,
+    /// Torn huge pages that masu split.
+    pub torn_split: u64,
     /// Every collapse requested by masu: the round, the window's index.
     pub collapses: Vec<(u32, usize)>,
     /// The age of the observation at each of these.
@@ -65,6 +67,7 @@ impl Space {
             promoted: 0,
             demoted: 0,
             returned: 0,
+            torn_split: 0,
             collapses: Vec::new(),
             ages: Vec::new(),
             has_preallocated: false,

@@ -47,6 +47,10 @@ pub struct World {
     pub preallocation: Duration,
     /// masu is undoing its work.
     pub undoing: bool,
+    /// The next advice is for a torn huge page: masu has just read the kernel's counters.
+    pub looks_for_torn: bool,
+    /// That advice was given, and masu has not read the counters again yet.
+    pub looked_for_torn: bool,
     /// Number of calls.
     pub calls: u64,
     /// A program ended, and the waiting loop has not been woken yet.

@@ -13,7 +13,7 @@
 
 use rustix::io::Errno;
 use serde::Serialize;
-use units::Bytes;
+use units::{Bytes, PageSize};
 
 use crate::{Error, KernelFiles, thp};
 
@@ -91,6 +91,15 @@ pub fn stats(files: &impl KernelFiles) -> Result<Vec<SizeStats>, Error> {
         return Err(Error::of_host("list", object, Errno::NOENT));
     }
     Ok(found)
+}
+
+/// Anonymous huge pages of 2 MiB on the host with a part unmapped, now.
+///
+/// # Errors
+/// `Unsupported` before Linux 6.13.
+pub fn partially_mapped(files: &impl KernelFiles) -> Result<u64, Error> {
+    let directory = format!("{}/hugepages-{}kB/stats", thp::ROOT, PageSize::Huge.bytes().0 >> 10);
+    Ok(counter(files, &directory, "nr_anon_partially_mapped".to_owned())?.1)
 }
 
 fn counter(files: &impl KernelFiles, directory: &str, name: String) -> Result<(String, u64), Error> {

@@ -185,7 +185,11 @@ fn windows(report: &Report) -> Table {
         row("would be promoted", report.windows_promoted);
     } else {
         row("promoted", report.windows_promoted);
+        row("of these still huge at the end", report.windows_still_huge);
         row("demoted", report.windows_demoted);
+        if report.torn_windows > 0 {
+            row("torn by the program, and split", report.torn_windows);
+        }
     }
     row("some pages hot, too few", report.windows_compactable);
     for (reason, count) in &report.windows_refused {
@@ -230,6 +234,9 @@ fn figures(report: &Report, ran_s: f64) -> Table {
         row("resident memory after", report.rss_after_bytes.map_or(none.to_owned(), |rss| rss.to_string()));
         row("of that by promotion", extra);
         row("returned by demotion", report.returned_bytes.to_string());
+        if report.torn_windows > 0 {
+            row("freed by splitting torn huge pages", report.torn_returned_bytes.to_string());
+        }
         row("settled", report.settled_s.map_or(format!("not in {ran_s:.1} s"), |s| format!("after {s:.1} s")));
     }
     if report.small_mappings > 0 {

@@ -128,6 +128,13 @@ fn print(out: &mut impl Write, process: &Process) -> Result<(), Failure> {
     }
     row(&mut table, "all", &counted.total);
     table.write(out, "")?;
+    if let Some(torn) = counted.total.torn_bytes.value().filter(|bytes| bytes.0 > 0) {
+        writeln!(
+            out,
+            "{torn} of torn huge pages: the program gave them back, and the kernel keeps and charges them until reclaim; \
+             `masu attach` splits such pages"
+        )?;
+    }
     if let Some(why) = counted.total.downgraded_windows.why_unknown() {
         let windows = counted.total.not_huge_windows;
         writeln!(out, "{windows} windows failed or were downgraded; which is not known: {why}")?;

@@ -146,11 +146,11 @@ fn the_fate_is_what_the_window_holds_and_then_where_that_lies() {
 fn a_window_that_nobody_would_have_made_huge_counts_if_it_is_or_was() {
     let mut tally = Tally::default();
     for fate in [Fate::Untouched, Fate::Failed, Fate::NotHuge, Fate::SwappedOut] {
-        tally.add(false, fate);
+        tally.add(false, fate, Pages(0));
     }
     assert_eq!(tally, Tally::default());
-    tally.add(false, Fate::Allocated);
-    tally.add(false, Fate::Downgraded);
+    tally.add(false, Fate::Allocated, Pages(0));
+    tally.add(false, Fate::Downgraded, Pages(0));
     assert_eq!((tally.reserved, tally.allocated, tally.downgraded), (2, 1, 1));
 }
 
@@ -193,11 +193,12 @@ proptest! {
     fn no_more_is_counted_than_is_reserved(windows in prop::collection::vec((prop::bool::ANY, any_fate()), 0..200)) {
         let mut tally = Tally::default();
         for (would_get, fate) in &windows {
-            tally.add(*would_get, *fate);
+            tally.add(*would_get, *fate, Pages(3));
         }
-        let Tally { reserved, allocated, failed, downgraded, not_known, swapped_out } = tally;
+        let Tally { reserved, allocated, failed, downgraded, not_known, swapped_out, torn_pages } = tally;
         prop_assert!(allocated + failed + downgraded + not_known + swapped_out <= reserved);
         prop_assert!(reserved <= windows.len() as u64);
+        prop_assert_eq!(torn_pages, 3 * windows.len() as u64);
         prop_assert!(reserved >= windows.iter().filter(|(would_get, _)| *would_get).count() as u64);
     }
 

@@ -232,6 +232,7 @@ mod tests {
             not_huge_windows: 3,
             swapped_windows: 0,
             untouched_windows: 0,
+            torn_bytes: Known::Value(Bytes(0)),
         }
     }
 
