@@ -55,6 +55,11 @@ pub trait Control {
         Some(target)
     }
 
+    /// Called with each new program, and when one becomes unable to run ([`Target::halted`]) or able to.
+    fn halted(&mut self, target: &Target) {
+        let _ = target;
+    }
+
     /// Called before and after a call that may make the program wait.
     fn set_urgent(&mut self, urgent: bool);
 
@@ -111,6 +116,9 @@ pub const ROUND_MIN: (Duration, Duration) = (Duration::from_millis(1280), Durati
 /// Longest wait for an arrival when there is no program.
 const WITHOUT_PROGRAMS: Duration = Duration::from_secs(10);
 
+/// Interval of the looks whether the programs can run.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
 /// Works on `targets` until the end that `s` names. A program that ends meanwhile, or that cannot be worked on any
 /// more ([`Target::failure`]), is left out from then on.
 pub fn attach(targets: &mut Vec<Target>, s: Settings, control: &mut dyn Control) {
@@ -119,7 +127,7 @@ pub fn attach(targets: &mut Vec<Target>, s: Settings, control: &mut dyn Control)
         Until::Settled if !s.dry_run => Some(settle_within(targets)),
         Until::Settled | Until::Stopped => None,
     };
-    Loop { targets, s, control, limiter: RateLimiter::default(), end }.run();
+    Loop { targets, s, control, limiter: RateLimiter::default(), end, look_again: Duration::ZERO }.run();
 }
 
 /// The longest run until settled: a program whose memory never comes to rest does not keep masu for ever.
@@ -137,6 +145,8 @@ struct Loop<'a> {
     limiter: RateLimiter,
     /// End of the run, after the start.
     end: Option<Duration>,
+    /// Time of the next look whether the programs can run.
+    look_again: Duration,
 }
 
 impl Loop<'_> {
@@ -202,10 +212,34 @@ impl Loop<'_> {
         self.end.is_some_and(|end| self.control.now() >= end)
     }
 
-    /// Waits, but not beyond the end of the run.
+    /// Waits, but not beyond the end of the run, and looks meanwhile whether the programs can run.
     fn pause(&mut self, time: Duration) {
         let left = self.end.map_or(time, |end| end.saturating_sub(self.control.now()));
-        self.control.wait(time.min(left));
+        let until = self.control.now() + time.min(left);
+        loop {
+            let now = self.control.now();
+            if now >= self.look_again {
+                self.look_for_halts();
+                let took = self.control.now().saturating_sub(now);
+                self.look_again = now + LOOK_EVERY.max(took * 20); // looks take a twentieth of the time at most
+            }
+            let wait = until.saturating_sub(now).min(self.look_again.saturating_sub(now));
+            self.control.wait(wait);
+            let waited = self.control.now().saturating_sub(now);
+            // A wait that was cut short has its reason, which the caller looks for.
+            let is_over = self.control.now() >= until || self.control.stop() || self.control.has_arrivals();
+            if waited < wait || is_over {
+                return;
+            }
+        }
+    }
+
+    fn look_for_halts(&mut self) {
+        for target in self.targets.iter_mut().filter(|target| target.phase != Phase::Ended) {
+            if target.look_for_halt() {
+                self.control.halted(target);
+            }
+        }
     }
 
     /// One round. A settled program is watched for the whole time to the next one, `watch`, so that memory with rare
@@ -213,6 +247,7 @@ impl Loop<'_> {
     fn round(&mut self, watch: Duration) {
         tracing::debug!(programs = self.targets.len(), "round begins");
         self.limiter = RateLimiter::default();
+        self.look_for_halts();
         self.for_each(Target::begin_round);
         let is_conclusive = self.observe();
         if self.oldest() < watch && !self.is_cut_short() && !self.control.has_arrivals() {
@@ -222,6 +257,7 @@ impl Loop<'_> {
         if self.control.stop() {
             return;
         }
+        self.look_for_halts();
         if self.s.dry_run {
             self.foresee();
         } else {

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use access::PageSet;
 use access::frames::WindowFrames;
 use access::residency::{Viewer, WindowState};
+use linux::halted::{Halted, Looks};
 use linux::maps::Mapping;
 use linux::preallocated_page;
 use linux::process_madvise::{Advice, advise};
@@ -84,6 +85,11 @@ pub trait Program {
         Traits { forbidden: self.forbids(window), ..Traits::default() }
     }
 
+    /// Cause for which it cannot run at present, and so touches nothing.
+    fn halted(&self) -> Option<Halted> {
+        None
+    }
+
     /// Frames of a window; `None` where they are hidden, or after an exec.
     ///
     /// # Errors
@@ -127,6 +133,7 @@ pub struct RunningProgram<F> {
     lazily_freed: LazilyFreed,
     /// Headroom of its memory cgroup, and the time of the reading.
     headroom: Cell<Option<(Instant, Option<Bytes>)>>,
+    looks: RefCell<Looks>,
 }
 
 /// A mapping with a property that only smaps shows.
@@ -174,6 +181,7 @@ impl<F: KernelFiles> RunningProgram<F> {
             marked: RefCell::default(),
             lazily_freed: LazilyFreed::default(),
             headroom: Cell::default(),
+            looks: RefCell::default(),
         })
     }
 
@@ -290,6 +298,10 @@ impl<F: KernelFiles> Program for RunningProgram<F> {
             user_faults: has(&|traits| traits.user_faults),
             mergeable: has(&|traits| traits.mergeable),
         }
+    }
+
+    fn halted(&self) -> Option<Halted> {
+        self.looks.borrow_mut().look(&self.files, self.pid)
     }
 
     fn frames(&self, window: Window) -> Result<Option<WindowFrames>, Error> {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use access::Backend;
+use linux::halted::Halted;
 use linux::{Pid, Untrusted};
 use serde::{Deserialize, Serialize};
 use units::{Address, Bytes, Pages, Window};
@@ -26,6 +27,9 @@ pub struct Report {
     pub dry_run: bool,
     /// It ended before masu did.
     pub ended: bool,
+    /// Cause for which the program cannot run, at the end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub halted: Option<Halted>,
     /// Nothing changed any more.
     pub settled: bool,
     /// Time of settling, after the start.
@@ -149,7 +153,8 @@ impl Report {
             backend: target.backend(),
             dry_run,
             ended: target.failure.is_none() && (target.phase == Phase::Ended || rss_after.is_none()),
-            settled: totals.settled_at.is_some() && target.phase != Phase::Watching,
+            halted: target.halted().cloned(),
+            settled: totals.settled_at.is_some() && !target.was_halted() && target.phase != Phase::Watching,
             settled_s: totals.settled_at.map(|at| at.as_secs_f64()),
             windows_seen: verdicts.scanned,
             windows_hot: verdicts.hot,
@@ -213,6 +218,7 @@ mod tests {
             backend: Backend::DamonVaddr,
             dry_run: true,
             ended: false,
+            halted: Some(Halted::Stopped),
             settled: true,
             settled_s: Some(2.5),
             windows_seen: 9,

@@ -1,6 +1,7 @@
 //! One program under attach: its settings, its plan, and the actions on its windows.
 
 mod extra;
+mod halt;
 mod huge;
 mod process;
 mod refusals;
@@ -13,6 +14,7 @@ use access::{Backend, Observer};
 use linux::{Error, Pid, Untrusted};
 use units::{Bytes, Pages, Rate, Window};
 
+use self::halt::Halt;
 use self::huge::HugeWindows;
 use self::process::{AddressSpace, Process};
 use self::refusals::Refusals;
@@ -97,6 +99,7 @@ pub struct Target {
     /// Windows that masu made huge at some time, and did not split since.
     served: BTreeSet<Window>,
     round: Round,
+    halt: Halt,
 }
 
 /// Windows that should be huge and are not, at the moment.
@@ -138,6 +141,7 @@ impl Target {
             refusals: Refusals::default(),
             served: BTreeSet::new(),
             round: Round::default(),
+            halt: Halt::default(),
         })
     }
 
@@ -317,6 +321,7 @@ impl Target {
     pub fn begin_round(&mut self) -> Result<(), Error> {
         self.round.number += 1;
         self.round.changed = 0;
+        self.halt.begin_round();
         let views = &self.scan.observed.windows;
         if self.served.len() > views.len() {
             self.served.retain(|window| views.binary_search_by_key(window, |view| view.window).is_ok());
@@ -504,6 +509,9 @@ impl Target {
     /// # Errors
     /// `Gone` when the process ended.
     pub fn plan_splits(&mut self) -> Result<Plan, Error> {
+        if self.was_halted() {
+            return Ok(Plan::default());
+        }
         let views = &self.scan.observed.windows;
         self.huge.count_idle_rounds(views);
         Ok(policy::decide(&self.huge.splittable(views), self.budget()?, self.settings))
@@ -512,6 +520,9 @@ impl Target {
     /// Ends the round at `now`. The program has settled when nothing changed for some rounds, and no huge window is a
     /// candidate for a split.
     pub fn settle(&mut self, now: Duration) {
+        if self.was_halted() {
+            return;
+        }
         let unsettled = self.round.changed + self.split_candidates();
         let scanned = self.windows().len() as u64;
         if self.round.settling.after_round(unsettled, scanned, self.settings) {

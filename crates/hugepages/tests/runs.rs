@@ -481,6 +481,36 @@ fn nobody_is_there_at_first_and_the_loop_waits() {
     assert_eq!((run.targets[0].phase, counts(&run.targets[0])), (Phase::Settled, (2, 2, 0)));
 }
 
+fn halted_from(mut script: Script, from: u64, to: u64) -> Script {
+    script.spaces[0].halted = Some((Duration::from_secs(from), Duration::from_secs(to)));
+    script
+}
+
+#[test]
+fn a_program_that_cannot_run_has_no_idle_windows_and_has_not_settled() {
+    let stopped = halted_from(watched(vec![Cell::used(100).huge(), dense()], 100), 0, 200);
+    let run = carry_out(stopped);
+    assert_eq!(counts(&run.targets[0]), (0, 0, 0), "neither promoted nor split");
+    assert_eq!((run.targets[0].phase, run.targets[0].totals.settled_at), (Phase::Watching, None));
+    assert!(run.targets[0].halted().is_some());
+}
+
+#[test]
+fn a_program_that_can_run_again_is_served_as_any_other() {
+    for (from, to) in [(0, 7), (1, 30), (2, 4)] {
+        let run = carry_out(halted_from(script(vec![dense(), dense(), Cell::used(ALL)]), from, to));
+        assert_eq!(counts(&run.targets[0]), (2, 2, 0), "{from} {to}");
+        assert_eq!(run.targets[0].phase, Phase::Settled, "{from} {to}");
+        assert!(run.targets[0].totals.settled_at >= Some(Duration::from_secs(to)), "{from} {to}");
+    }
+}
+
+#[test]
+fn a_settled_program_that_stops_for_an_hour_keeps_its_huge_windows() {
+    let run = carry_out(halted_from(watched(vec![sparse(), dense()], 4000), 30, 3630));
+    assert_eq!(counts(&run.targets[0]), (2, 2, 0));
+}
+
 #[test]
 fn after_exec_everything_starts_anew() {
     let mut changing = watched(vec![sparse(), Cell::used(0)], 200);

@@ -30,7 +30,7 @@ pub mod fake;
 pub use elf::{build_id, program_file};
 pub use journal::runtime_directory;
 pub use proc::{
-    auxv, buddyinfo, children, clear_refs, executable, fuse_server, iomem, kpagecgroup, kpageflags, map_files,
+    auxv, buddyinfo, children, clear_refs, executable, fuse_server, halted, iomem, kpagecgroup, kpageflags, map_files,
     map_limit, maps, meminfo, memory_file, mounts, open_inodes, pagemap, pressure, processes, shared_segments, smaps,
     stat, status, user_namespace, vmstat, zoneinfo,
 };

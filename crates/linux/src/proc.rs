@@ -7,6 +7,7 @@ pub mod clear_refs;
 pub mod executable;
 pub mod frame_file;
 pub mod fuse_server;
+pub mod halted;
 pub mod iomem;
 pub mod key_lines;
 pub mod kpagecgroup;

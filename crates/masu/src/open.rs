@@ -8,11 +8,12 @@ use access::residency::ResidencyObserver;
 use access::walk::WalkObserver;
 use access::{Backend, Observer, choose_backend};
 use linux::auxv::{WordSize, word_size};
+use linux::halted::{self, Halted};
 use linux::probe::Known;
 use linux::process_lock::{self, ProcessLock, Unlocked};
 use linux::runtime_directory::DIRECTORY;
 use linux::status::{self, HugePages, Status};
-use linux::{Error, KernelFiles, Pid, capabilities, damon, journal::HostSettings};
+use linux::{Error, KernelFiles, Pid, Untrusted, capabilities, damon, journal::HostSettings};
 
 use crate::failure::Failure;
 use crate::terminal::print;
@@ -170,6 +171,21 @@ pub fn admit(pid: Pid, purpose: Purpose) -> Result<Status, Failure> {
     Ok(status)
 }
 
+/// Says that a process cannot run, if that is so. Returns the cause.
+pub fn say_halted(pid: Pid, name: &Untrusted) -> Option<Halted> {
+    let halted = halted::halted(&*HOST, pid);
+    if let Some(halted) = &halted {
+        print::failure(&halted_failure(pid, name, halted));
+    }
+    halted
+}
+
+/// Note about a process that cannot run.
+pub fn halted_failure(pid: Pid, name: &Untrusted, halted: &Halted) -> Failure {
+    Failure::new(format!("process {pid} ({name}) is {halted}: until it runs, no access is no sign of idle memory"))
+        .remedy(halted.remedy(pid))
+}
+
 /// Reasons against it in the status alone.
 fn judge(pid: Pid, status: &Status, purpose: Purpose) -> Result<(), Failure> {
     let no = |why: &str, remedy: &str| Err(refuse(pid, purpose, why, remedy));
@@ -198,7 +214,8 @@ pub fn may_call(pid: Pid, status: &Status) -> Result<(), Failure> {
     let no = |why: &str, remedy: &str| Err(refuse(pid, Purpose::Change, why, remedy));
     if let Some(tracer) = status.tracer {
         let remedy = format!("One at a time can: end process {tracer} (a debugger, strace) or have it let go.");
-        return no(&format!("it is traced by process {tracer} already"), &remedy);
+        let name = status::status(&*HOST, tracer).map_or(String::new(), |tracer| format!(" ({})", tracer.name));
+        return no(&format!("it is traced by process {tracer}{name} already"), &remedy);
     }
     Ok(())
 }

@@ -192,7 +192,8 @@ fn set_does_half_under_a_tracer_and_all_under_a_filter_that_allows_it(host: &Hos
     let seized = unsafe { libc::ptrace(libc::PTRACE_SEIZE, pid.0, 0, 0) };
     assert_eq!(seized, 0);
     let tracer = status(host.files(), pid)?.tracer.ok_or("not traced")?;
-    let line = format!("masu: cannot change process {pid}: it is traced by process {tracer} already");
+    let tracer_name = status(host.files(), tracer)?.name;
+    let line = format!("masu: cannot change process {pid}: it is traced by process {tracer} ({tracer_name}) already");
     let half = said(&["set", &pid.to_string(), "huge=off"])?;
     assert_eq!((half.code(), half.err.lines().next()), (1, Some(line.as_str())), "{half:?}");
     drop(process);

@@ -10,6 +10,7 @@ use linux::{Error, Pid, stat};
 use rustix::process::Signal;
 
 use super::Outcome;
+use super::halted::Freezer;
 use super::programs::{Running, TIME_LIMIT};
 use crate::host::{Host, LiveTest, tests};
 use crate::target_process::task::{FLAG, SLEEP_MS, queued_signal};
@@ -316,55 +317,4 @@ fn a_frozen_process_is_refused(host: &Host) -> Outcome {
         assert_eq!(task.outcome()?.0, "1:42");
     }
     Ok(())
-}
-
-/// A group with one process, frozen until this is dropped.
-struct Freezer {
-    mount: std::path::PathBuf,
-    group: std::path::PathBuf,
-    /// File and value that thaw it.
-    thaw: (&'static str, &'static str),
-}
-
-impl Freezer {
-    /// Freezer in a mount of its own of version 1, or in version 2.
-    fn of(pid: Pid) -> Result<Freezer, libtest_mimic::Failed> {
-        let mount = std::env::temp_dir().join(format!("masu-live-freezer-{pid}"));
-        std::fs::create_dir(&mount)?;
-        let none = rustix::mount::MountFlags::empty();
-        let v1 = rustix::mount::mount("none", &mount, "cgroup", none, Some(c"freezer"));
-        if v1.is_err() {
-            rustix::mount::mount("none", &mount, "cgroup2", none, None)?;
-        }
-        let (file, frozen, thawed) =
-            if v1.is_ok() { ("freezer.state", "FROZEN", "THAWED") } else { ("cgroup.freeze", "1", "0") };
-        let freezer = Freezer { group: mount.join(format!("masu-live-{pid}")), mount, thaw: (file, thawed) };
-        std::fs::create_dir(&freezer.group)?;
-        std::fs::write(freezer.group.join("cgroup.procs"), pid.to_string())?;
-        std::fs::write(freezer.group.join(file), frozen)?;
-        let state = if v1.is_ok() { file } else { "cgroup.events" };
-        let deadline = Instant::now() + TIME_LIMIT;
-        loop {
-            let now = std::fs::read_to_string(freezer.group.join(state))?;
-            if now.contains("FROZEN") || now.contains("frozen 1") {
-                return Ok(freezer);
-            }
-            assert!(Instant::now() < deadline, "it is not frozen: {now}");
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
-}
-
-impl Drop for Freezer {
-    fn drop(&mut self) {
-        let _ = std::fs::write(self.group.join(self.thaw.0), self.thaw.1);
-        if let Ok(members) = std::fs::read_to_string(self.group.join("cgroup.procs")) {
-            for member in members.lines() {
-                let _ = std::fs::write(self.mount.join("cgroup.procs"), member);
-            }
-        }
-        let _ = std::fs::remove_dir(&self.group);
-        let _ = rustix::mount::unmount(&self.mount, rustix::mount::UnmountFlags::DETACH);
-        let _ = std::fs::remove_dir(&self.mount);
-    }
 }

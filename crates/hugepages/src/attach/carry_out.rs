@@ -138,9 +138,9 @@ impl Loop<'_> {
         }
     }
 
-    /// A plan for each program, empty for one that ended.
+    /// A plan for each program, empty for one that ended or cannot run.
     fn plans(&mut self, mut plan: impl FnMut(&mut Target) -> Plan) -> Vec<Plan> {
-        let is_live = |target: &Target| target.phase != Phase::Ended;
+        let is_live = |target: &Target| target.phase != Phase::Ended && target.halted().is_none();
         self.targets.iter_mut().map(|target| if is_live(target) { plan(target) } else { Plan::default() }).collect()
     }
 

@@ -1,5 +1,6 @@
 //! The tracker's loop: clients connect and leave, programs are scanned and acted on, one step at a time.
 
+mod halts;
 mod limits;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,6 +17,7 @@ use rustix::io::Errno;
 use units::NonZeroFraction;
 use units::cast::fits;
 
+use self::halts::has_ended;
 use super::admission::{self, ACCOUNTS_AT_ONCE, Account, Bounds, Connections, Verdict};
 use super::schedule;
 use super::session::{ClientRequest, Session, may_register};
@@ -102,6 +104,8 @@ pub enum Event<'a> {
     Fetched(&'a Watched, u64, u64),
     /// A program decided on this number of windows.
     Decided(&'a Watched, u64),
+    /// A program became unable to run ([`Target::halted`]), or able to.
+    Halted(&'a Watched),
     /// A round ended, with these changes.
     Round(&'a Watched, Totals),
     /// The end of watching a program.
@@ -167,8 +171,14 @@ const FULL_FOR: Duration = Duration::from_secs(1);
 
 /// Serves programs until it is asked to stop.
 pub fn serve(listener: &Listener, s: Settings, control: &mut dyn Control) {
-    let mut tracker =
-        Tracker { clients: BTreeMap::new(), next: 0, s, full_until: Duration::ZERO, served_again: BTreeMap::new() };
+    let mut tracker = Tracker {
+        clients: BTreeMap::new(),
+        next: 0,
+        s,
+        full_until: Duration::ZERO,
+        served_again: BTreeMap::new(),
+        look_again: Duration::ZERO,
+    };
     while !control.stop() {
         tracker.run_once(listener, control);
     }
@@ -182,9 +192,9 @@ struct Tracker {
     next: usize,
     s: Settings,
     full_until: Duration,
-    /// Time from which an account's requests are served again: requests cost processor time, and each account has its
-    /// part.
+    /// Time from which an account's requests are served again: each account has its part of processor time.
     served_again: BTreeMap<Account, Duration>,
+    look_again: Duration,
 }
 
 /// Ready sources.
@@ -211,6 +221,7 @@ impl Tracker {
         for key in ready.clients {
             self.serve_at_cost(key, woken, control);
         }
+        self.look_for_halts(control);
         self.step(control);
         self.notify(control);
     }
@@ -251,7 +262,6 @@ impl Tracker {
             }
         }
         let timeout = Timespec::try_from(due).ok();
-        // The caller handles a signal that interrupts it.
         if poll(&mut fds, timeout.as_ref()).is_err() {
             return Ready::default();
         }
@@ -584,12 +594,6 @@ impl Tracker {
         self.stop_watching(key, why, control);
         self.clients.remove(&key);
     }
-}
-
-/// Whether the process behind a pidfd has ended.
-fn has_ended(pidfd: BorrowedFd<'_>) -> bool {
-    let mut fds = [PollFd::from_borrowed_fd(pidfd, PollFlags::IN)];
-    poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ended| ended > 0)
 }
 
 #[cfg(test)]

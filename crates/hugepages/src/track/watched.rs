@@ -279,7 +279,8 @@ impl Watched {
         self.rounds.spent_scanning = self.spent.saturating_sub(self.rounds.spent_before);
         self.target.plan_again()?;
         self.stage = Stage::Acting { queue: VecDeque::new(), splitting: false };
-        Ok(Outcome::ToShare(self.target.plan().promote.clone()))
+        let can_run = self.target.halted().is_none();
+        Ok(Outcome::ToShare(if can_run { self.target.plan().promote.clone() } else { Vec::new() }))
     }
 
     /// Takes the part of the plan that is to be carried out now.

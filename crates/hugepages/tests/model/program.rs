@@ -5,6 +5,7 @@ use std::cell::Cell as StdCell;
 use access::residency::WindowState;
 use hugepages::program::Program;
 use linux::Error;
+use linux::halted::Halted;
 use linux::maps::Mapping;
 use linux::process_madvise::Advice;
 use rustix::io::Errno;
@@ -204,6 +205,11 @@ impl Program for ModelProgram {
             }
             Some(cell.state())
         })
+    }
+
+    fn halted(&self) -> Option<Halted> {
+        let world = self.world.borrow();
+        world.spaces[self.index].is_halted(world.now).then_some(Halted::Stopped)
     }
 
     fn preallocate(&self) {

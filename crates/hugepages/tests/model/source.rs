@@ -49,6 +49,7 @@ impl ModelSource {
         let now = world.now;
         let space = &mut world.spaces[self.program];
         let began = space.began;
+        let could_run = !(space.is_halted(began) && space.is_halted(now));
         let mut seen = Vec::new();
         for (index, cell) in space.cells.iter_mut().enumerate() {
             if cell.hidden > 0 {
@@ -60,7 +61,7 @@ impl ModelSource {
             if cell.mapped == Mapped::Nothing || present == PageSet::EMPTY {
                 continue;
             }
-            let touched = match cell.touched(began, now) {
+            let touched = match could_run && cell.touched(began, now) {
                 false => PageSet::EMPTY,
                 true if cell.huge => PageSet::FULL,
                 true => first_pages(cell.hot),

@@ -19,6 +19,8 @@ pub struct Space {
     pub other_rss: u64,
     /// Room below its memory cgroup's limit.
     pub room: Option<Bytes>,
+    /// It cannot run from the first time to the second.
+    pub halted: Option<(Duration, Duration)>,
     /// It ended.
     pub ended: bool,
     /// Number of the present address space.
@@ -57,6 +59,7 @@ impl Space {
             cells,
             other_rss: 0,
             room: None,
+            halted: None,
             ended: false,
             generation: 0,
             version: 0,
@@ -78,6 +81,11 @@ impl Space {
     pub fn index(&self, window: Window) -> Option<usize> {
         let index = usize::try_from(window.0.checked_sub(FIRST)?).ok()?;
         (index < self.cells.len()).then_some(index)
+    }
+
+    /// Whether it cannot run at this time.
+    pub fn is_halted(&self, at: Duration) -> bool {
+        self.halted.is_some_and(|(from, to)| (from..to).contains(&at))
     }
 
     /// Resident memory.

@@ -3,6 +3,7 @@
 mod elsewhere;
 mod progress;
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ use units::{Bytes, Fraction};
 
 use crate::args::AttachTask;
 use crate::failure::Failure;
-use crate::open::{Observers, Purpose, admit, can_promote, each, hold};
+use crate::open::{Observers, Purpose, admit, can_promote, each, hold, say_halted};
 use crate::prohibition::{self, Inherited};
 use crate::terminal::clock::{Clock, Stop};
 use crate::terminal::print::{self, percent};
@@ -33,8 +34,10 @@ pub fn run(task: &AttachTask) -> Result<Done, Failure> {
     pids.sort_unstable();
     pids.dedup();
     // Every reason against a process is printed before anything is loaded.
+    let mut halted = BTreeMap::new();
     let (admitted, mut done) = each(&pids, |pid| {
         let status = admit(pid, Purpose::Attach)?;
+        halted.extend(say_halted(pid, &status.name).map(|why| (pid, why)));
         Ok((pid, status.name, Arc::new(hold(pid, Purpose::Attach)?)))
     })?;
     // For masu's own probe and preallocated pages.
@@ -53,7 +56,7 @@ pub fn run(task: &AttachTask) -> Result<Done, Failure> {
     done = done.max(in_part);
     let (mut targets, programs): (Vec<Target>, Vec<_>) = opened.into_iter().unzip();
 
-    let mut progress = Progress::new(Clock::new(stop, programs));
+    let mut progress = Progress::new(Clock::new(stop, programs), halted);
     let settings = settings(task);
     attach(&mut targets, settings, &mut progress);
     progress.finish();
@@ -78,6 +81,11 @@ pub fn run(task: &AttachTask) -> Result<Done, Failure> {
         } else {
             print_table(report, progress.clock.now().as_secs_f64(), &elsewhere)?;
         }
+    }
+    for target in targets.iter().filter(|target| target.phase != Phase::Ended) {
+        let Some(why) = target.halted() else { continue };
+        print::note(format_args!("process {} ({}) is {why} still: nothing of it has settled", target.pid, target.name));
+        done = done.max(Done::InPart);
     }
     for target in targets.iter().filter(|target| target.phase == Phase::Watching) {
         if settings.until == Until::Settled && !task.dry_run && !progress.clock.is_stopped() {

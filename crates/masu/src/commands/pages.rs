@@ -3,9 +3,10 @@
 mod strip;
 
 use std::io::Write;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use access::{AccessMap, Backend, Class, Observer, WindowHeat, estimate};
+use linux::halted::{self, Halted};
 use linux::maps::{self, Mapping};
 use linux::status::HugePages;
 use linux::{Pid, Untrusted};
@@ -15,7 +16,7 @@ use units::{Address, Bytes, Pages, Rate};
 
 use crate::args::PagesTask;
 use crate::failure::Failure;
-use crate::open::{Observers, Purpose, admit, hold};
+use crate::open::{Observers, Purpose, admit, halted_failure, hold, say_halted};
 use crate::terminal::clock::Stop;
 use crate::terminal::print;
 use crate::terminal::table::Table;
@@ -29,6 +30,9 @@ pub struct Report {
     #[serde(flatten, with = "units::renamed::backend")]
     pub backend: Backend,
     pub observed_s: f64,
+    /// Cause for which the process could not run in part of that time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub halted: Option<Halted>,
     pub mappings: Vec<MappingHeat>,
 }
 
@@ -64,7 +68,10 @@ pub fn run(task: &PagesTask) -> Result<Done, Failure> {
     let _held = if observers.backend == Backend::Residency { None } else { Some(hold(task.pid, Purpose::Look)?) };
     let mut observer = observers.open(task.pid)?;
     let failed = |error: linux::Error| Failure::at_process(&error);
-    watch(observer.as_mut(), task.time, &stop).map_err(failed)?;
+    let mut halts = Halts { pid: task.pid, name: &status.name, found: None, now: None };
+    halts.note(say_halted(task.pid, &status.name), false);
+    watch(observer.as_mut(), task.time, &stop, &mut halts).map_err(failed)?;
+    let halted = halts.found.take();
     if observer.address_space_changed() {
         let line = format!("cannot observe process {}: it started another program meanwhile (exec)", task.pid);
         return Err(Failure::new(line).remedy("Run `masu pages` again."));
@@ -77,6 +84,7 @@ pub fn run(task: &PagesTask) -> Result<Done, Failure> {
         name: status.name,
         backend: observer.backend(),
         observed_s: map.observed.as_secs_f64(),
+        halted,
         mappings: heats,
     };
     let mut out = print::out();
@@ -86,18 +94,45 @@ pub fn run(task: &PagesTask) -> Result<Done, Failure> {
     } else {
         print(&mut out, &report, task)?;
     }
-    Ok(Done::Whole)
+    Ok(if report.halted.is_some() { Done::InPart } else { Done::Whole })
+}
+
+/// Looks whether the process can run, while it is observed.
+struct Halts<'a> {
+    pid: Pid,
+    name: &'a Untrusted,
+    /// First cause found.
+    found: Option<Halted>,
+    now: Option<Halted>,
+}
+
+impl Halts<'_> {
+    const EVERY: Duration = Duration::from_secs(1);
+
+    /// Notes the cause at a look, and says a new one.
+    fn note(&mut self, now: Option<Halted>, say: bool) {
+        if let Some(halted) = now.as_ref().filter(|_| say && now != self.now) {
+            print::failure(&halted_failure(self.pid, self.name, halted));
+        }
+        self.found = self.found.take().or_else(|| now.clone());
+        self.now = now;
+    }
 }
 
 /// One clear, then scans at doubling ages, the last one at the end.
-fn watch(observer: &mut dyn Observer, time: Duration, stop: &Stop) -> Result<(), linux::Error> {
+fn watch(observer: &mut dyn Observer, time: Duration, stop: &Stop, halts: &mut Halts<'_>) -> Result<(), linux::Error> {
     let bar = indicatif::ProgressBar::new_spinner();
     observer.begin()?;
     let mut due = None;
+    let mut looked = Instant::now();
     while !stop.is_set() {
         let next = estimate::next_scan(due).max(due.unwrap_or_default()).min(time);
         while observer.age() < next && !stop.is_set() {
             std::thread::sleep(next.saturating_sub(observer.age()).min(Duration::from_millis(100)));
+            if looked.elapsed() >= Halts::EVERY {
+                bar.suspend(|| halts.note(halted::halted(&*HOST, halts.pid), true));
+                looked = Instant::now();
+            }
             bar.set_message(format!(
                 "observing for {:.0} s of {:.0} s",
                 observer.age().as_secs_f64(),
@@ -177,8 +212,11 @@ impl MappingHeat {
 }
 
 fn print(out: &mut impl Write, report: &Report, task: &PagesTask) -> Result<(), Failure> {
-    let Report { pid, name, backend, observed_s, mappings } = report;
+    let Report { pid, name, backend, observed_s, halted, mappings } = report;
     writeln!(out, "process {pid} ({name})   observed by {backend} for {observed_s:.1} s: {}", backend.exactness())?;
+    if let Some(halted) = halted {
+        writeln!(out, "in all or part of that time it was {halted}: no access is no sign of idle memory")?;
+    }
     writeln!(out)?;
     let (shown, quiet): (Vec<&MappingHeat>, Vec<&MappingHeat>) =
         mappings.iter().partition(|heat| task.all || heat.is_of_interest());
@@ -299,6 +337,7 @@ mod tests {
             name: "x".into(),
             backend: Backend::Residency,
             observed_s: 1.5,
+            halted: Some(Halted::Stopped),
             mappings: vec![mapping],
         };
         let text = serde_json::to_string(&report).unwrap();

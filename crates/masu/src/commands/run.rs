@@ -130,7 +130,7 @@ fn started(task: &RunTask, relay: Relay) -> Result<ExitCode, NotStarted> {
     }
     let ended = match ended.take() {
         Some(ended) => ended,
-        None => child.wait()?,
+        None => child.wait_and_look(name, task.quiet)?,
     };
     let seen = watch.map(Watch::end).unwrap_or_default();
     let outcome = hot.map(Hot::end).transpose();

@@ -8,6 +8,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use hugepages::count::{Counted, Counter, Superpages};
+use linux::halted::{self, Halted};
 use linux::probe::Known;
 use linux::status::status;
 use linux::{Error, Pid, Untrusted, thp_permission};
@@ -28,6 +29,9 @@ struct Process {
     pid: Pid,
     name: Untrusted,
     rss_bytes: Bytes,
+    /// Cause for which it cannot run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    halted: Option<Halted>,
     #[serde(flatten)]
     counted: Counted,
 }
@@ -100,11 +104,12 @@ fn line(out: &mut impl Write, value: &impl Serialize) -> Result<(), Failure> {
 fn look(counter: &mut Counter) -> Result<Process, Error> {
     let counted = counter.count(&*HOST)?;
     let status = status(&*HOST, counted.pid)?;
-    Ok(Process { pid: counted.pid, name: status.name, rss_bytes: status.rss, counted })
+    let halted = halted::halted(&*HOST, counted.pid);
+    Ok(Process { pid: counted.pid, name: status.name, rss_bytes: status.rss, halted, counted })
 }
 
 fn print(out: &mut impl Write, process: &Process) -> Result<(), Failure> {
-    let Process { pid, name, rss_bytes, counted } = process;
+    let Process { pid, name, rss_bytes, halted, counted } = process;
     let forbidden = match counted.forbidden {
         true => {
             format!("   huge pages forbidden {} (prctl)", prohibition::by_whom(&thp_permission::origin(&*HOST, *pid)))
@@ -112,6 +117,9 @@ fn print(out: &mut impl Write, process: &Process) -> Result<(), Failure> {
         false => String::new(),
     };
     writeln!(out, "process {pid} ({name})   resident {rss_bytes}{forbidden}")?;
+    if let Some(halted) = halted {
+        writeln!(out, "It is {halted}. {}", halted.remedy(*pid))?;
+    }
     let mut table = Table::new([
         "windows of 2 MiB",
         "reserved",

@@ -272,6 +272,7 @@ fn anybody_can_cause(what: &Event<'_>) -> bool {
         Event::Registered(program)
         | Event::Changed(program)
         | Event::Removed(program, _)
+        | Event::Halted(program)
         | Event::NotNotified(program, _)
         | Event::Round(program, _) => program.user != 0,
         _ => false,
@@ -311,6 +312,13 @@ fn told(what: &Event<'_>, at: f64) -> Option<String> {
         Event::Refused(peer, why) => user(peer, &format!("refused: {}", why.text().to_string_lossy())),
         Event::Malformed(peer) => user(peer, "cut off: it sent a malformed message"),
         Event::NotNotified(program, why) => of(program, &format!("not told: {}", unsent_in_words(*why))),
+        Event::Halted(program) => of(
+            program,
+            &match program.target.halted() {
+                Some(halted) => format!("is {halted}. {}", halted.remedy(program.target.pid)),
+                None => "runs again".to_owned(),
+            },
+        ),
         Event::Round(program, before) => of(program, &round_in_words(program.totals(), *before)?),
         Event::Removed(program, why) => of(program, &farewell_in_words(program, *why)),
         Event::Full(errno) => {
@@ -393,6 +401,11 @@ fn told_json(what: &Event<'_>, at: f64, left_out: u64) -> Value {
             of_program("fetched", program, json!({ "windows": windows, "active_pages": pages }))
         }
         Event::Decided(program, windows) => of_program("decided", program, json!({ "windows": windows })),
+        Event::Halted(program) => {
+            let pid = program.target.pid;
+            let remedy = program.target.halted().map(|halted| halted.remedy(pid));
+            of_program("halted", program, json!({ "halted": program.target.halted(), "remedy": remedy }))
+        }
         Event::Round(program, _) => of_program("round", program, totals_json(program)),
         Event::Removed(program, why) => {
             let mut value = totals_json(program);

@@ -13,6 +13,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use linux::children_usage::{self, Usage};
+use linux::halted::Looks;
 use linux::signal_detector::SignalDetector;
 use linux::{Pid, describe, file_size, open_files, signals, status};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -27,12 +28,16 @@ use crate::failure::Failure;
 use crate::launch::command::{NOT_EXECUTABLE, NOT_FOUND, NOT_STARTED, NotStarted};
 use crate::launch::environment::Change;
 use crate::launch::starter::Starter;
+use crate::terminal::print;
 
 /// Signals that users and supervisors send to programs.
 const PASSED_ON: [i32; 10] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGIO, SIGWINCH];
 
 /// Longest delay between two members of a group that get the same signal.
 const GROUP_TELLS_WITHIN: Duration = Duration::from_millis(20);
+
+/// Interval of the looks whether the program can run.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// A started program.
 #[derive(Debug)]
@@ -146,6 +151,31 @@ impl Child {
         let over = |pidfd: OwnedFd| poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], timeout.as_ref());
         let over = self.pid.open().is_ok_and(|pidfd| over(pidfd).is_ok_and(|ended| ended > 0));
         if over { self.wait().map(Some) } else { Ok(None) }
+    }
+
+    /// Waits for the program's end, and says meanwhile, unless `quiet`, when the program cannot run: masu waits then,
+    /// and a signal passed on has no effect.
+    pub fn wait_and_look(&mut self, name: &OsStr, quiet: bool) -> Result<Ended, Failure> {
+        let mut looks = Looks::default();
+        let mut before = None;
+        loop {
+            // Without a descriptor there is no wait with a time limit.
+            if quiet || self.pid.open().is_err() {
+                return self.wait();
+            }
+            if let Some(ended) = self.wait_at_most(LOOK_EVERY)? {
+                return Ok(ended);
+            }
+            let now = looks.look(&*HOST, self.pid);
+            match &now {
+                Some(halted) if before != now => print::failure(
+                    &Failure::new(format!("process {} ({}) is {halted}; masu waits", self.pid, name.display()))
+                        .remedy(halted.remedy(self.pid)),
+                ),
+                _ => {}
+            }
+            before = now;
+        }
     }
 
     /// Waits for the program's end.

@@ -51,7 +51,14 @@ fn tracker() -> Tracker {
         most_programs: 4,
         bounds: Bounds { connections: 64, programs: 16 },
     };
-    Tracker { clients: BTreeMap::new(), next: 0, s, full_until: Duration::ZERO, served_again: BTreeMap::new() }
+    Tracker {
+        clients: BTreeMap::new(),
+        next: 0,
+        s,
+        full_until: Duration::ZERO,
+        served_again: BTreeMap::new(),
+        look_again: Duration::ZERO,
+    }
 }
 
 #[test]

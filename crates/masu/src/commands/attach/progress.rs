@@ -1,30 +1,37 @@
 //! Callbacks of the attach loop, with progress on standard error.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use hugepages::attach::{Control, Doing};
 use hugepages::target::Target;
 use indicatif::{ProgressBar, ProgressStyle};
-use linux::cpu_time;
+use linux::halted::Halted;
+use linux::{Pid, cpu_time};
 use units::Bytes;
 
+use crate::open::halted_failure;
 use crate::priority::Priority;
 use crate::terminal::clock::Clock;
+use crate::terminal::print;
 
 /// Callbacks of the attach loop. Progress is shown if standard error is a terminal.
 pub struct Progress {
     pub clock: Clock,
     bar: ProgressBar,
     priority: Priority,
+    /// Programs that were said to be unable to run, with the cause.
+    halted: BTreeMap<Pid, Halted>,
 }
 
 impl Progress {
-    pub fn new(clock: Clock) -> Progress {
+    /// `halted`: programs that were said to be unable to run already.
+    pub fn new(clock: Clock, halted: BTreeMap<Pid, Halted>) -> Progress {
         let bar = ProgressBar::new_spinner();
         if let Ok(style) = ProgressStyle::with_template("{spinner} {elapsed_precise}  {msg}") {
             bar.set_style(style);
         }
-        Progress { clock, bar, priority: Priority::default() }
+        Progress { clock, bar, priority: Priority::default(), halted }
     }
 
     /// Removes the progress line.
@@ -48,6 +55,22 @@ impl Control for Progress {
 
     fn cpu_time(&self) -> Duration {
         cpu_time::of_process()
+    }
+
+    fn halted(&mut self, target: &Target) {
+        let before = match target.halted() {
+            Some(now) => self.halted.insert(target.pid, now.clone()),
+            None => self.halted.remove(&target.pid),
+        };
+        if before.as_ref() == target.halted() {
+            return;
+        }
+        self.bar.suspend(|| match target.halted() {
+            Some(now) => print::failure(&halted_failure(target.pid, &target.name, now)),
+            None => {
+                print::note(format_args!("process {} ({}) runs again, and the work goes on", target.pid, target.name))
+            }
+        });
     }
 
     fn set_urgent(&mut self, urgent: bool) {

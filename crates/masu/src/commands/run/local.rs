@@ -90,7 +90,7 @@ pub fn started(task: &RunTask, local: Local, relay: Relay) -> Result<ExitCode, N
         std::env::var_os(name)
     });
     let mut child = Child::start(&file, &task.command, &changes, relay)?;
-    let ended = child.wait();
+    let ended = child.wait_and_look(name, task.quiet);
     store.give_up();
     let seen = server.end();
     if let Err(error) = store.close() {

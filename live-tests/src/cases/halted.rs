@@ -1,0 +1,194 @@
+//! Programs that cannot run: frozen, stopped, or stopped by a tracer. Each command says so at once, and judges nothing by
+//! accesses that could not be.
+
+use std::io::BufRead as _;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use linux::halted::{Halted, halted};
+use linux::{Pid, stat};
+use rustix::process::Signal;
+
+use super::command::{json, masu, said};
+use super::programs::{Running, TIME_LIMIT, python};
+use super::{Outcome, no_automatic_huge_pages};
+use crate::host::{Host, LiveTest, tests};
+use crate::target_process::{Backing, TargetProcess};
+
+/// Tests of this file, and their requirements.
+pub(crate) const TESTS: &[LiveTest] = tests! {
+    halted requires [Root, MasuCommand];
+    each_cause_is_found_and_none_where_there_is_none;
+    attach_says_it_judges_nothing_and_goes_on_later [PageFrames, RemoteAdvice, HugePageModes];
+    pages_and_stat_say_it [PageFrames, HugePageModes];
+    a_program_under_run_that_is_stopped_is_named [Python];
+};
+
+fn signal(pid: Pid, signal: Signal) -> Outcome {
+    let pid = rustix::process::Pid::from_raw(pid.0).ok_or("no process")?;
+    Ok(rustix::process::kill_process(pid, signal)?)
+}
+
+fn until_state(host: &Host, pid: Pid, states: &[char]) -> Outcome {
+    let deadline = Instant::now() + TIME_LIMIT;
+    while !states.contains(&stat::stat(host.files(), pid)?.state) {
+        assert!(Instant::now() < deadline, "it is not in {states:?}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
+}
+
+/// Each from outside, and in any order; a tracer that only watches is none.
+fn each_cause_is_found_and_none_where_there_is_none(host: &Host) -> Outcome {
+    let process = TargetProcess::start()?;
+    let pid = process.pid();
+    assert_eq!(halted(host.files(), pid), None);
+    let freezer = Freezer::of(pid)?;
+    assert!(matches!(halted(host.files(), pid), Some(Halted::Frozen { .. })), "{:?}", halted(host.files(), pid));
+    drop(freezer);
+    assert_eq!(halted(host.files(), pid), None);
+    signal(pid, Signal::STOP)?;
+    until_state(host, pid, &['T'])?;
+    assert_eq!(halted(host.files(), pid), Some(Halted::Stopped));
+    let freezer = Freezer::of(pid)?;
+    assert!(matches!(halted(host.files(), pid), Some(Halted::Frozen { .. })));
+    drop(freezer);
+    signal(pid, Signal::CONT)?;
+    until_state(host, pid, &['S'])?;
+    assert_eq!(halted(host.files(), pid), None);
+    // SAFETY: SEIZE and INTERRUPT take numbers alone; the target process is a child of ours.
+    let (seized, interrupted) = unsafe {
+        let seized = libc::ptrace(libc::PTRACE_SEIZE, pid.0, 0, 0);
+        let watching = halted(host.files(), pid);
+        assert_eq!(watching, None);
+        (seized, libc::ptrace(libc::PTRACE_INTERRUPT, pid.0, 0, 0))
+    };
+    assert_eq!((seized, interrupted), (0, 0));
+    until_state(host, pid, &['t'])?;
+    match halted(host.files(), pid) {
+        Some(Halted::Traced { tracer: Some(_), tracer_name: Some(_) }) => Ok(()),
+        other => Err(format!("{other:?}").into()),
+    }
+}
+
+/// Frozen before the start: said within two seconds, no verdict; thawed, it is served.
+fn attach_says_it_judges_nothing_and_goes_on_later(_: &Host) -> Outcome {
+    const WINDOWS: u64 = 4;
+    let _quiet = no_automatic_huge_pages()?;
+    let mut process = TargetProcess::start()?;
+    let heap = process.map(Backing::Anonymous, WINDOWS)?;
+    process.write(heap.all(), 7)?;
+    process.spin(heap.all(), 1, true)?;
+    let pid = process.pid();
+    let freezer = Freezer::of(pid)?;
+    let said = said(&["attach", &pid.to_string(), "--for", "3s", "--json"])?;
+    assert!(said.code() == 1 && said.first_line().contains("is frozen"), "{said:?}");
+    let still: serde_json::Value = serde_json::from_str(&said.out)?;
+    assert_eq!((&still["settled"], &still["windows_promoted"]), (&false.into(), &0.into()), "{still}");
+    assert_eq!(still["halted"]["cause"], "frozen", "{still}");
+
+    let mut command = masu()?;
+    command.args(["attach", &pid.to_string(), "--until-settled", "--json"]);
+    let mut attach = Running(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?);
+    let mut lines = std::io::BufReader::new(attach.0.stderr.take().ok_or("no pipe")?).lines();
+    let begun = Instant::now();
+    let line = lines.find(|line| line.as_ref().is_ok_and(|line| line.contains("is frozen"))).ok_or("not said")??;
+    assert!(begun.elapsed() < TIME_LIMIT && line.contains(&format!("process {pid} (")), "{line}");
+    std::thread::sleep(Duration::from_millis(2500));
+    assert!(attach.0.try_wait()?.is_none(), "it settled on a frozen program");
+    drop(freezer);
+    let went_on = lines.any(|line| line.is_ok_and(|line| line.contains("runs again")));
+    assert!(went_on, "not said");
+    let after = attach.said()?;
+    let report: serde_json::Value = serde_json::from_str(&after.out)?;
+    assert_eq!((after.code(), &report["settled"], &report["halted"]), (0, &true.into(), &serde_json::Value::Null));
+    assert_eq!(report["windows_promoted"], WINDOWS, "{report}");
+    process.rest()?;
+    Ok(())
+}
+
+fn pages_and_stat_say_it(host: &Host) -> Outcome {
+    let mut process = TargetProcess::start()?;
+    let heap = process.map(Backing::Anonymous, 1)?;
+    process.write(heap.all(), 7)?;
+    let pid = process.pid();
+    signal(pid, Signal::STOP)?;
+    until_state(host, pid, &['T'])?;
+    let name = pid.to_string();
+    let pages = said(&["pages", &name, "--for", "200ms"])?;
+    assert_eq!(pages.code(), 1, "{pages:?}");
+    assert!(pages.err.contains("is stopped by a signal") && pages.err.contains("kill -CONT"), "{}", pages.err);
+    assert!(pages.out.contains("it was stopped by a signal"), "{}", pages.out);
+    let stat = said(&["stat", &name])?;
+    assert!(stat.out.contains("is stopped by a signal"), "{}", stat.out);
+    assert_eq!(json(&["stat", &name, "--json"])?["halted"]["cause"], "stopped");
+    signal(pid, Signal::CONT)?;
+    process.check(heap.all(), 7)?;
+    Ok(())
+}
+
+/// The program alone is stopped; masu names it, passes the end on, and has its status.
+fn a_program_under_run_that_is_stopped_is_named(_: &Host) -> Outcome {
+    let python = python().ok_or("no python")?;
+    let mut command = masu()?;
+    command.arg("run").arg("--").arg(python).args(["-c", "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"]);
+    let mut run = Running::start(&mut command)?;
+    let mut lines = std::io::BufReader::new(run.0.stderr.take().ok_or("no pipe")?).lines();
+    let line = lines.find(|line| line.as_ref().is_ok_and(|line| line.contains("is stopped by a signal")));
+    let line = line.ok_or("not said")??;
+    let pid = line.split_ascii_whitespace().nth(2).ok_or("no process")?;
+    signal(pid.parse()?, Signal::CONT)?;
+    assert_eq!(run.said()?.code(), 0);
+    Ok(())
+}
+
+/// A group with one process, frozen until this is dropped.
+pub(crate) struct Freezer {
+    mount: std::path::PathBuf,
+    group: std::path::PathBuf,
+    /// File and value that thaw it.
+    thaw: (&'static str, &'static str),
+}
+
+impl Freezer {
+    /// Freezer in a mount of its own of version 1, or in version 2.
+    pub(crate) fn of(pid: Pid) -> Result<Freezer, libtest_mimic::Failed> {
+        let mount = std::env::temp_dir().join(format!("masu-live-freezer-{pid}"));
+        std::fs::create_dir(&mount)?;
+        let none = rustix::mount::MountFlags::empty();
+        let v1 = rustix::mount::mount("none", &mount, "cgroup", none, Some(c"freezer"));
+        if v1.is_err() {
+            rustix::mount::mount("none", &mount, "cgroup2", none, None)?;
+        }
+        let (file, frozen, thawed) =
+            if v1.is_ok() { ("freezer.state", "FROZEN", "THAWED") } else { ("cgroup.freeze", "1", "0") };
+        let freezer = Freezer { group: mount.join(format!("masu-live-{pid}")), mount, thaw: (file, thawed) };
+        std::fs::create_dir(&freezer.group)?;
+        std::fs::write(freezer.group.join("cgroup.procs"), pid.to_string())?;
+        std::fs::write(freezer.group.join(file), frozen)?;
+        let state = if v1.is_ok() { file } else { "cgroup.events" };
+        let deadline = Instant::now() + TIME_LIMIT;
+        loop {
+            let now = std::fs::read_to_string(freezer.group.join(state))?;
+            if now.contains("FROZEN") || now.contains("frozen 1") {
+                return Ok(freezer);
+            }
+            assert!(Instant::now() < deadline, "it is not frozen: {now}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl Drop for Freezer {
+    fn drop(&mut self) {
+        let _ = std::fs::write(self.group.join(self.thaw.0), self.thaw.1);
+        if let Ok(members) = std::fs::read_to_string(self.group.join("cgroup.procs")) {
+            for member in members.lines() {
+                let _ = std::fs::write(self.mount.join("cgroup.procs"), member);
+            }
+        }
+        let _ = std::fs::remove_dir(&self.group);
+        let _ = rustix::mount::unmount(&self.mount, rustix::mount::UnmountFlags::DETACH);
+        let _ = std::fs::remove_dir(&self.mount);
+    }
+}
