@@ -2,6 +2,7 @@
 
 #define _GNU_SOURCE
 #include <errno.h>
+#include <execinfo.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -10,6 +11,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/ptrace.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <ucontext.h>
@@ -207,11 +209,53 @@ static void parent_part(void)
     if (!vfork()) { kill(runs, SIGTERM); sleep(60); _exit(0); }
 }
 
+/* A thousand handled signals, for a count of system calls. */
+static void thousand_part(void)
+{
+    pid_t process = getpid();
+    handle(SIGUSR1, count, 0);
+    for (int number = 0; number < 1000; number++)
+        syscall(SYS_tgkill, process, process, SIGUSR1);
+    CHECK(hits == 1000);
+}
+
+static void *frames[50];
+static int found;
+static pid_t forked;
+
+static void look_back(int number, siginfo_t *info, void *context)
+{
+    (void)number, (void)info, (void)context;
+    found = backtrace(frames, 50);
+    forked = fork();
+}
+
+__attribute__((noinline)) static void interrupted(void)
+{
+    raise(SIGUSR1);
+    __asm__ volatile("");
+}
+
+/* A backtrace passes the handler's frame; a child that was forked in a handler returns from it. */
+static void return_part(void)
+{
+    int status, through = 0;
+    handle(SIGUSR1, look_back, 0);
+    interrupted();
+    for (int number = 0; number < found; number++)
+        through += (char *)frames[number] > (char *)interrupted && (char *)frames[number] < (char *)interrupted + 64;
+    CHECK(through >= 1);
+    if (!forked)
+        _exit(7);
+    CHECK(waitpid(forked, &status, 0) == forked && WIFEXITED(status) && WEXITSTATUS(status) == 7);
+}
+
 int main(int words, char **list)
 {
     const char *part = words > 1 ? list[1] : "";
     struct { const char *name; void (*run)(void); } parts[] = { { "fiber", fiber_part }, { "stack", stack_part },
-        { "setting", setting_part }, { "debugger", debugger_part }, { "parent", parent_part } };
+        { "setting", setting_part }, { "debugger", debugger_part }, { "parent", parent_part }, { "thousand", thousand_part },
+        { "return", return_part } };
     much = mmap(NULL, PRESSURE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     other_stack = malloc(STACK);
     for (size_t number = 0; number < sizeof parts / sizeof *parts; number++)

@@ -17,6 +17,8 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     settings_of_signals_are_what_the_program_set [RealProcessor];
     a_child_that_is_traced_before_its_exec_runs [Shell];
     a_signal_ends_the_parent_of_a_vfork;
+    a_handler_returns_to_what_a_signal_interrupted [RealProcessor];
+    a_handled_signal_costs_few_system_calls [RealProcessor];
 };
 
 fn program(folder: &Folder) -> Result<String> {
@@ -66,5 +68,43 @@ fn a_signal_ends_the_parent_of_a_vfork(_: &Host) -> Outcome {
     let status = run.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).status()?;
     assert_eq!(status.signal(), Some(libc::SIGTERM), "{status}");
     assert!(begun.elapsed() < Duration::from_secs(30), "it waited for the child");
+    Ok(())
+}
+
+/// Unwinders find the interrupted function, and a forked child returns as its parent does.
+fn a_handler_returns_to_what_a_signal_interrupted(host: &Host) -> Outcome {
+    right(host, "return", &["64MiB"])
+}
+
+/// Of a thousand handled signals: the returns from the trap of tgkill and to the handler; probes of the two pages of
+/// the frame; the mask, the stack and the return. None reads memory by a call.
+const CALLS: [(&str, u32); 4] =
+    [("rt_sigreturn", 3), ("rt_sigprocmask", 3), ("sigaltstack", 1), ("process_vm_readv", 0)];
+
+/// strace counts, where it is installed.
+fn a_handled_signal_costs_few_system_calls(_: &Host) -> Outcome {
+    let folder = Folder::make("local-signals-count")?;
+    let table = folder.0.join("calls");
+    let run = paged(&["--local", "64MiB"], &[&program(&folder)?, "thousand"])?;
+    let mut strace = Command::new("strace");
+    let names = CALLS.map(|(name, _)| name).join(",");
+    strace.args(["-f", "-c", "-U", "calls,name", "-e", &format!("trace={names}"), "-o"]).arg(&table);
+    strace.arg(run.get_program()).args(run.get_args());
+    strace.envs(run.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let said = match said(&mut strace) {
+        Err(_) if Command::new("strace").arg("-V").output().is_err() => {
+            println!("SKIP: strace is not installed");
+            return Ok(());
+        }
+        said => said?,
+    };
+    assert_eq!((said.code(), said.out.as_str()), (0, "right\n"), "{said:?}");
+    let counted = std::fs::read_to_string(table)?;
+    for (name, most) in CALLS {
+        let line = counted.lines().find_map(|line| line.trim().strip_suffix(name));
+        let calls: u32 = line.map_or(Ok(0), |calls| calls.trim().parse())?;
+        // Some belong to the start.
+        assert!(calls < most * 1000 + 500, "{calls} calls of {name} for 1000 signals:\n{counted}");
+    }
     Ok(())
 }

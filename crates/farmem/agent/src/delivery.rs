@@ -3,8 +3,8 @@
 //! The kernel writes a handler's frame outside of any system call. It cannot wait for a missing page there: it ends the
 //! program. So the kernel delivers every signal on the library's stack, which is always present. The library maps in
 //! the program's stack, or its alternate stack, writes the same frame there, and continues in the program's handler.
-//! The handler's return (rt_sigreturn(2)) is a trapped call. The frame may have left memory meanwhile, so the library
-//! copies it to its own stack, where the kernel reads it.
+//! The handler returns to a stub (`handler_return.rs`), or makes rt_sigreturn(2), a trapped call. The frame may have
+//! left memory meanwhile, so the library copies it to its own stack, where the kernel reads it.
 //!
 //! The library keeps nothing for a running handler: a handler may leave by longjmp, or switch stacks.
 //!
@@ -13,6 +13,7 @@
 
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use farmem_engine::PAGE_BYTES;
 use farmem_engine::pager::Touch;
@@ -23,6 +24,11 @@ use crate::registers::Context;
 use crate::signals::{self, Action, Handler, SET_BYTES, bit, ours_of, without_ours};
 use crate::thread::{self, Repeated, Thread};
 use crate::{memory, page_fault, stub};
+
+unsafe extern "C" {
+    /// Stub of `handler_return.rs`.
+    fn masu_return();
+}
 
 /// The kernel's `struct ucontext`, `struct siginfo`, and `struct rt_sigframe` of both and a return address.
 const CONTEXT_BYTES: usize = 304;
@@ -208,7 +214,7 @@ unsafe fn build(
         core::ptr::copy_nonoverlapping(state, at(places.state), size(state_bytes));
         core::ptr::copy_nonoverlapping(context.raw().cast::<u8>(), at(context_at), CONTEXT_BYTES);
         core::ptr::copy_nonoverlapping(info.cast::<u8>(), at(context_at + CONTEXT_BYTES as u64), INFO_BYTES);
-        at(places.frame).cast::<u64>().write(action.restorer);
+        at(places.frame).cast::<u64>().write(return_address(action));
         word(STACK_WORD).write(stack.ss_sp.addr() as u64);
         word(STACK_WORD + 1).write(u64::from(stack.ss_flags.cast_unsigned()));
         word(STACK_WORD + 2).write(stack.ss_size as u64);
@@ -220,6 +226,29 @@ unsafe fn build(
     }
     context.set(libc::REG_RSP, places.frame);
     true
+}
+
+/// Return address of handlers that the C library gives.
+static PLAIN_RESTORER: AtomicU64 = AtomicU64::new(0);
+
+/// Notes the return address of the program's handlers, if its code is the C library's: mov rax, 15; syscall.
+pub fn note_restorer(restorer: u64) {
+    const CODE: [u64; 2] = [0x0f00_0000_0fc0_c748, 0x05];
+    if ![0, PLAIN_RESTORER.load(Relaxed)].contains(&restorer)
+        && memory::read_word(restorer) == Some(CODE[0])
+        && memory::read_word(restorer.wrapping_add(1)).is_some_and(|word| word >> 56 == CODE[1])
+    {
+        PLAIN_RESTORER.store(restorer, Relaxed);
+    }
+}
+
+/// Return address of a handler: the stub that spares a trap, or the program's own code.
+fn return_address(action: &Action) -> u64 {
+    if action.restorer == PLAIN_RESTORER.load(Relaxed) {
+        (masu_return as *const ()).expose_provenance() as u64
+    } else {
+        action.restorer
+    }
 }
 
 /// Sets the registers and the mask for the handler, whose frame lies at the stack pointer.
@@ -238,6 +267,8 @@ fn enter(thread: &mut Thread, signal: c_int, context: &mut Context, action: &Act
     let mask = now | action.mask | signals::own_bit(signal, action);
     thread.blocked = ours_of(mask);
     context.set_mask(without_ours(mask));
+    // SAFETY: within a handler of the library, on its stack.
+    unsafe { Repeated::note_handlers_mask(mask) };
 }
 
 /// The processor's state in a context, and its length in bytes.
@@ -305,12 +336,13 @@ struct Copied {
 
 const _: () = assert!(core::mem::offset_of!(Copied, state).is_multiple_of(size(STATE_ALIGNMENT)));
 
-/// rt_sigreturn(2): continues where the frame at the program's stack pointer says.
-pub fn return_from_handler(thread: &mut Thread, context: &Context) -> ! {
+/// rt_sigreturn(2): continues where the frame with this context says.
+pub fn return_from_handler(thread: &mut Thread, context_at: u64) -> ! {
     let mut copied = MaybeUninit::<Copied>::uninit();
     // SAFETY: numbers, for which any value is valid; the kernel reads only what `copy` fills. No reference to the whole.
     let copied = unsafe { &mut *copied.as_mut_ptr() };
-    if !copy(copied, context.get(libc::REG_RSP)) {
+    // SAFETY: the lock is not held, and the caller is a handler.
+    if !unsafe { copy(copied, context_at) } {
         die(libc::SIGSEGV);
     }
     let words = &mut copied.context;
@@ -337,24 +369,36 @@ pub fn return_from_handler(thread: &mut Thread, context: &Context) -> ! {
     }
 }
 
-/// Copies context and state from the program's memory.
-fn copy(copied: &mut Copied, context_at: u64) -> bool {
-    if !memory::read_words(context_at, &mut copied.context) {
-        return false;
+/// Copies context and state from the program's memory. False when the state is longer than any processor's.
+///
+/// By plain loads: a missing page is brought, and where there is no memory the program ends by SIGSEGV, as the kernel
+/// ends it.
+///
+/// # Safety
+/// Without the lock, in a handler of the library: a load may fault.
+unsafe fn copy(copied: &mut Copied, context_at: u64) -> bool {
+    let at = |address: u64| core::ptr::with_exposed_provenance::<u8>(size(address));
+    // SAFETY: any value is valid for a number, and the copy's parts are as long as these; the caller's.
+    unsafe {
+        core::ptr::copy_nonoverlapping(at(context_at), copied.context.as_mut_ptr().cast(), CONTEXT_BYTES);
     }
     let state = copied.context[STATE_WORD];
     if state == 0 {
         return true;
     }
-    if !memory::read_words(state, &mut copied.state[..size(PLAIN_STATE_BYTES) / 8]) {
-        return false;
-    }
+    let plain = size(PLAIN_STATE_BYTES);
+    // SAFETY: as above.
+    unsafe { core::ptr::copy_nonoverlapping(at(state), copied.state.as_mut_ptr().cast(), plain) };
     let word = copied.state[EXTENDED_WORD / 2];
-    let bytes = size(state_bytes(uint(word), uint(word >> 32)).next_multiple_of(8));
-    // The last word may end behind the state's last byte, in the same page: a state is aligned.
-    let rest = copied.state.get_mut(size(PLAIN_STATE_BYTES) / 8..bytes / 8);
-    if !rest.is_some_and(|rest| memory::read_words(state + PLAIN_STATE_BYTES, rest)) {
-        return false;
+    let bytes = size(state_bytes(uint(word), uint(word >> 32)));
+    let Some(rest) = copied.state.get_mut(plain / 8..bytes.div_ceil(8)) else { return false };
+    // SAFETY: as above; `rest` has these bytes.
+    unsafe {
+        core::ptr::copy_nonoverlapping(
+            at(state.wrapping_add(PLAIN_STATE_BYTES)),
+            rest.as_mut_ptr().cast(),
+            bytes - plain,
+        );
     }
     copied.context[STATE_WORD] = copied.state.as_ptr().expose_provenance() as u64;
     true

@@ -20,6 +20,7 @@ mod descriptors;
 mod doorbell;
 mod exchange;
 mod frames;
+mod handler_return;
 mod kernel;
 mod leave;
 mod left_out;

@@ -210,22 +210,6 @@ pub fn read_word(address: u64) -> Option<u64> {
     through_the_kernel(libc::SYS_process_vm_readv, ours as u64, address, 8).then_some(word)
 }
 
-/// Reads words of the program's memory. False where it has none.
-pub fn read_words(address: u64, words: &mut [u64]) -> bool {
-    let (mut at, mut words) = (address, words);
-    while !words.is_empty() {
-        // Page by page, since a missing one is looked for at both ends of a read.
-        let here = size(PAGE_BYTES - at % PAGE_BYTES).div_ceil(8).min(words.len());
-        let (now, rest) = words.split_at_mut(here);
-        let (ours, bytes) = (now.as_mut_ptr().expose_provenance() as u64, size_of_val(now) as u64);
-        if !through_the_kernel(libc::SYS_process_vm_readv, ours, at, bytes) {
-            return false;
-        }
-        (at, words) = (at.wrapping_add(bytes), rest);
-    }
-    true
-}
-
 /// Writes words to the program's memory. False where it has none, or may not write.
 pub fn write_words(address: u64, words: &[u64]) -> bool {
     let bytes = size_of_val(words) as u64;

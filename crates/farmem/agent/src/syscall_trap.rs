@@ -138,6 +138,9 @@ fn of_signals(thread: &mut Thread, context: &mut Context, call: Call, signal: Si
             if new == Some(None) {
                 return Some(EFAULT);
             }
+            if let Some(new) = new.flatten() {
+                delivery::note_restorer(new.restorer);
+            }
             let answer = match signals::change(int(first), new.flatten()) {
                 Ok(before) if third != 0 => {
                     write_words(third, &[before.handler, before.flags, before.restorer, before.mask])
@@ -196,7 +199,7 @@ fn of_signals(thread: &mut Thread, context: &mut Context, call: Call, signal: Si
         }
         Signal::Pending => None,
         Signal::Stack => Some(of_signal_stack(thread, context, first, second)),
-        Signal::Return => delivery::return_from_handler(thread, context),
+        Signal::Return => delivery::return_from_handler(thread, context.get(libc::REG_RSP)),
     }
 }
 

@@ -13,9 +13,10 @@ use crate::program::program;
 use crate::registers::Context;
 
 /// Size of a thread's stack and record, and its alignment.
-const BYTES: usize = 256 << 10;
+pub const BYTES: usize = 256 << 10;
 const RECORD_BYTES: usize = 8 << 10;
-const GUARD_BYTES: usize = 4096;
+pub const GUARD_BYTES: usize = 4096;
+pub const STACK_BYTES: usize = BYTES - RECORD_BYTES - GUARD_BYTES;
 
 /// Largest number of page runs that one call has pinned.
 const MOST_PINS: usize = 128;
@@ -119,6 +120,15 @@ impl Repeated {
         }
     }
 
+    /// Notes the mask of the program's handler, which begins now.
+    ///
+    /// # Safety
+    /// Called on a stack that `map` made.
+    pub unsafe fn note_handlers_mask(mask: u64) {
+        // SAFETY: the caller's.
+        unsafe { Repeated::here() }.mask.store(mask, Relaxed);
+    }
+
     /// Mask of the program, if this runs in a handler of the library.
     pub fn mask_now() -> Option<u64> {
         let mut stack = NO_STACK;
@@ -143,7 +153,7 @@ impl Repeated {
 fn is_ours(stack: libc::stack_t) -> bool {
     stack.ss_flags & libc::SS_DISABLE == 0
         && stack.ss_sp.addr() == start_of_stack() + GUARD_BYTES
-        && stack.ss_size == BYTES - RECORD_BYTES - GUARD_BYTES
+        && stack.ss_size == STACK_BYTES
 }
 
 /// Start of the signal stack on which this runs.
@@ -386,7 +396,7 @@ fn map() -> Option<*mut Thread> {
     let stack = libc::stack_t {
         ss_sp: core::ptr::with_exposed_provenance_mut(aligned + GUARD_BYTES),
         ss_flags: 0,
-        ss_size: BYTES - RECORD_BYTES - GUARD_BYTES,
+        ss_size: STACK_BYTES,
     };
     // SAFETY: our own memory, aligned, which nobody else knows yet.
     unsafe {
