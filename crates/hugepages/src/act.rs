@@ -3,6 +3,7 @@
 //! The kernel often answers success and does nothing, so the result is taken from the second check. The first one
 //! re-validates the observation, which takes no lock and is only a hint.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use access::PageSet;
@@ -186,14 +187,26 @@ pub fn demote(program: &dyn Program, window: Window) -> Result<Demoted, Error> {
 }
 
 /// Result of splitting many windows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Split {
     /// Windows split: huge before, and not after.
     pub windows: u64,
-    /// Windows that stayed huge: locked, or shared after a fork.
-    pub stayed: u64,
+    /// Windows that stayed huge, by reason.
+    pub stayed: BTreeMap<Refusal, u64>,
     /// Memory resident in them before and not after.
     pub returned: Bytes,
+}
+
+/// Reason for which a window did not split, from its mapping and its pages.
+///
+/// # Errors
+/// `Gone` when the process ended.
+pub fn why_not_split(program: &dyn Program, window: Window) -> Result<Refusal, Error> {
+    if program.traits(window).locked {
+        return Ok(Refusal::Locked);
+    }
+    let state = program.state(window)?.unwrap_or_default();
+    Ok(if state.shared > Pages(0) { Refusal::Shared } else { Refusal::Busy })
 }
 
 /// Splits all these windows, one after the other.
@@ -209,7 +222,7 @@ pub fn demote_all(program: &dyn Program, windows: &[Window]) -> Result<Split, Er
                 split.returned += returned;
             }
             Demoted::Already { .. } => {}
-            Demoted::No => split.stayed += 1,
+            Demoted::No => *split.stayed.entry(why_not_split(program, *window)?).or_insert(0) += 1,
         }
     }
     Ok(split)

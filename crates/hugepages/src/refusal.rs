@@ -114,9 +114,9 @@ impl Refusal {
             Refusal::Pinned => {
                 format!("pages of it were in use at each try: pinned buffers, direct I/O ({})", symbol(Errno::AGAIN))
             }
-            Refusal::Locked => "locked in memory (mlock): a split would return nothing".to_owned(),
+            Refusal::Locked => "locked in memory (mlock): the kernel splits no locked huge page".to_owned(),
             Refusal::UserFaults => "userfaultfd reports faults there".to_owned(),
-            Refusal::Busy => "its pages have other users for the moment".to_owned(),
+            Refusal::Busy => "its pages have other users for now: pinned buffers, direct I/O, vmsplice".to_owned(),
             Refusal::Invalid => format!("the kernel does not allow it there ({})", symbol(Errno::INVAL)),
             Refusal::NotHugeAfterwards => "the kernel reported success, and the window is not huge".to_owned(),
             Refusal::Other => "another answer of the kernel".to_owned(),

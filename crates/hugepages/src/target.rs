@@ -557,7 +557,7 @@ impl Target {
         let outcome = act::demote(self.process.program(), window)?;
         self.huge.record_split(window, outcome);
         if outcome == Demoted::No {
-            let why = self.why_not_split(window)?;
+            let why = act::why_not_split(self.process.program(), window)?;
             self.huge.record_kept(window, why);
         }
         if self.count_split(outcome) {
@@ -565,15 +565,6 @@ impl Target {
             self.round.changed += 1;
         }
         Ok(())
-    }
-
-    fn why_not_split(&self, window: Window) -> Result<Refusal, Error> {
-        let program = self.process.program();
-        if program.traits(window).locked {
-            return Ok(Refusal::Locked);
-        }
-        let state = program.state(window)?.unwrap_or_default();
-        Ok(if state.shared > Pages(0) { Refusal::Shared } else { Refusal::Busy })
     }
 
     /// Adds a split to the totals; true if there was one.
@@ -584,17 +575,21 @@ impl Target {
         true
     }
 
-    /// Splits every window that masu promoted (`--undo`) and returns the number that stayed huge all the same. A
+    /// Splits every window that masu promoted (`--undo`) and returns those that stayed huge all the same, by reason. A
     /// program that has ended has nothing to undo.
-    pub fn undo(&mut self) -> u64 {
+    pub fn undo(&mut self) -> BTreeMap<Refusal, u64> {
         let ours: Vec<Window> = self.huge.promoted().map(|(window, ..)| window).collect();
         for window in ours {
             match self.demote(window) {
-                Err(error) if error.is_gone() => return 0,
+                Err(error) if error.is_gone() => return BTreeMap::new(),
                 // Windows that were not split are still promoted, and counted below.
                 Ok(()) | Err(_) => {}
             }
         }
-        self.promoted_now()
+        let mut stayed = BTreeMap::new();
+        for (.., huge) in self.huge.promoted() {
+            *stayed.entry(huge.kept.unwrap_or(Refusal::Other)).or_insert(0) += 1;
+        }
+        stayed
     }
 }

@@ -45,6 +45,21 @@ impl LeftOut {
             LeftOut::Privileged => "set-uid or set-gid",
         }
     }
+
+    /// Reason for the first program, behind its name.
+    pub const fn reason(self) -> &'static str {
+        match self {
+            LeftOut::Sanitizer => {
+                "it is built with a sanitizer, whose runtime ends it when another library comes first"
+            }
+            LeftOut::Static => "it is linked statically",
+            LeftOut::Go => "it is a Go program, whose runtime asks the kernel itself for memory",
+            LeftOut::OtherLibrary => "it has another C library than the system's",
+            LeftOut::OtherMachine => "it is a 32-bit program, or one for another kind of processor",
+            LeftOut::Sandbox => "it runs in a sandbox (seccomp)",
+            LeftOut::Privileged => "it is set-uid or set-gid",
+        }
+    }
 }
 
 /// Longest path of an interpreter that the kernel reads in a script's first line.
@@ -67,6 +82,7 @@ const PT_DYNAMIC: u32 = 2;
 const PT_INTERP: u32 = 3;
 const DT_NEEDED: u64 = 1;
 const DT_STRTAB: u64 = 5;
+const DT_STRSZ: u64 = 10;
 const DT_PREINIT_ARRAY: u64 = 32;
 const MACHINE: u16 = if cfg!(target_arch = "x86_64") { 62 } else { 183 };
 
@@ -75,6 +91,15 @@ const LOADERS: [&[u8]; 2] = [b"/lib64/ld-linux-x86-64.so.2", b"/lib/ld-linux-aar
 
 /// Beginnings of the names of the runtimes' libraries, of gcc and of clang.
 const RUNTIMES: [&[u8]; 5] = [b"libasan.so", b"libtsan.so", b"liblsan.so", b"libhwasan.so", b"libclang_rt."];
+
+/// Runtimes that begin alike and need not come first.
+const HARMLESS: [&[u8]; 4] =
+    [b"libclang_rt.ubsan", b"libclang_rt.builtins", b"libclang_rt.profile", b"libclang_rt.scudo"];
+
+/// Name of the undefined-behaviour sanitizer's functions, and those of the other sanitizers.
+const OF_UBSAN: &[u8] = b"__ubsan_";
+const OF_OTHERS: [&[u8]; 8] =
+    [b"__asan_", b"__hwasan_", b"__tsan_", b"__lsan_", b"__msan_", b"__dfsan_", b"__memprof_", b"__rtsan_"];
 
 /// Sections that only Go's tools make.
 const OF_GO: [&[u8]; 3] = [b".go.buildinfo\0", b".note.go.buildid\0", b".gopclntab\0"];
@@ -202,23 +227,49 @@ fn any_entry((at, bytes): Extent, read: ReadAt<'_>, mut each: impl FnMut(u64, u6
 }
 
 /// Whether a runtime is among its libraries, or code begins before all libraries (DT_PREINIT_ARRAY), as that of a
-/// runtime linked statically does.
+/// runtime linked statically does. The undefined-behaviour sanitizer alone takes no memory over, and is none of these.
 fn has_sanitizer(dynamic: Extent, parts: &Parts, read: ReadAt<'_>) -> bool {
-    let mut names = None;
+    let (mut names, mut names_bytes) = (None, 0);
     any_entry(dynamic, read, |tag, value, _| {
         names = (tag == DT_STRTAB).then(|| parts.offset_of(value)).flatten().or(names);
+        names_bytes = if tag == DT_STRSZ { value } else { names_bytes };
         false
     });
     any_entry(dynamic, read, |tag, value, read| match (tag, names) {
-        (DT_PREINIT_ARRAY, _) => true,
+        (DT_PREINIT_ARRAY, Some(names)) => !is_of_ubsan_alone((names, names_bytes), read),
+        (DT_PREINIT_ARRAY, None) => true,
         (DT_NEEDED, Some(names)) => {
-            let mut name = [0; 16];
+            let mut name = [0; 24];
             let length = read(names.wrapping_add(value), &mut name);
             let name = name.get(..length).unwrap_or_default();
-            RUNTIMES.iter().any(|runtime| name.starts_with(runtime))
+            let begins = |with: &&[u8]| name.starts_with(with);
+            RUNTIMES.iter().any(|runtime| begins(&runtime)) && !HARMLESS.iter().any(|harmless| begins(&harmless))
         }
         _ => false,
     })
+}
+
+/// Whether the names of the dynamic symbols show the undefined-behaviour sanitizer and no other one. Names beyond the
+/// first MiB are not read: then it is another.
+fn is_of_ubsan_alone((at, bytes): Extent, read: ReadAt<'_>) -> bool {
+    const READ_MAX: u64 = 1 << 20;
+    const LONGEST: usize = 16;
+    let mut chunk = [0; 2048];
+    let (mut done, mut found) = (0, false);
+    while done < bytes && bytes <= READ_MAX {
+        let length = read(at.wrapping_add(done), &mut chunk);
+        let part = chunk.get(..length).unwrap_or_default();
+        let has = |name: &[u8]| part.windows(name.len()).any(|here| here == name);
+        if OF_OTHERS.iter().any(|name| has(name)) {
+            return false;
+        }
+        found |= has(OF_UBSAN);
+        if length < chunk.len() {
+            break;
+        }
+        done += (chunk.len() - LONGEST) as u64;
+    }
+    found
 }
 
 fn is_of_go(head: &[u8], read: ReadAt<'_>) -> bool {
@@ -299,6 +350,21 @@ mod tests {
         assert_eq!(with(&[(DT_NEEDED, 23)]), Verdict::LeftOut(LeftOut::Sanitizer));
         assert_eq!(with(&[(DT_NEEDED, 0), (DT_PREINIT_ARRAY, 9)]), Verdict::LeftOut(LeftOut::Sanitizer), "static");
         assert_eq!(of(&program("", &[], "")), Verdict::LeftOut(LeftOut::Static));
+        let named = |entries: &[_], names: &str| of(&program(LOADER, entries, names));
+        for (library, verdict) in [
+            ("libclang_rt.asan-x86_64.so", Verdict::LeftOut(LeftOut::Sanitizer)),
+            ("libclang_rt.hwasan-aarch64.so", Verdict::LeftOut(LeftOut::Sanitizer)),
+            ("libhwasan.so.0", Verdict::LeftOut(LeftOut::Sanitizer)),
+            ("liblsan.so.0", Verdict::LeftOut(LeftOut::Sanitizer)),
+            ("libclang_rt.ubsan_standalone-x86_64.so", Verdict::Served),
+            ("libubsan.so.1", Verdict::Served),
+        ] {
+            assert_eq!(named(&[(DT_NEEDED, 0)], library), verdict, "{library}");
+        }
+        let before = [(DT_PREINIT_ARRAY, 9), (DT_STRSZ, 0x100)];
+        assert_eq!(named(&before, "main\0__ubsan_handle_add\0"), Verdict::Served, "ubsan alone, static");
+        assert_eq!(named(&before, "__ubsan_x\0__lsan_init\0"), Verdict::LeftOut(LeftOut::Sanitizer));
+        assert_eq!(named(&before, "main\0"), Verdict::LeftOut(LeftOut::Sanitizer), "of whatever");
         assert_eq!(of(&program("/lib/ld-musl-x86_64.so.1", &[], "")), Verdict::LeftOut(LeftOut::OtherLibrary));
         let mut small = program(LOADER, &[], "");
         small[4] = 1;

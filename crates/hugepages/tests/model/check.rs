@@ -249,7 +249,7 @@ impl Run {
             };
             let (held, free) = held(&self.world.borrow());
             let demoted = self.targets[index].totals.demoted;
-            let stayed = self.targets[index].undo();
+            let stayed: u64 = self.targets[index].undo().into_values().sum();
             if stayed != held {
                 self.blame(format!("undoing says {stayed} windows stayed huge, and {held} did"));
             }

@@ -62,12 +62,9 @@ pub fn run(task: &AttachTask) -> Result<Done, Failure> {
     progress.finish();
     if task.undo {
         for target in &mut targets {
-            let left = target.undo();
-            if left > 0 {
-                print::note(format_args!(
-                    "{left} windows of process {} stayed huge: locked, or shared after a fork",
-                    target.pid
-                ));
+            for (why, left) in target.undo() {
+                let (pid, why) = (target.pid, why.explanation());
+                print::note(format_args!("{left} windows of process {pid} stayed huge: {why}"));
                 done = done.max(Done::InPart);
             }
         }

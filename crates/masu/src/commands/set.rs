@@ -1,8 +1,10 @@
 //! `masu set`.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 
 use contract::status_page::{self, Switches};
+use hugepages::Refusal;
 use hugepages::act::{FullPromotions, Split, demote_all, promote_full};
 use hugepages::count::{full_windows, huge_windows};
 use hugepages::program::{Program, RunningProgram};
@@ -52,6 +54,8 @@ struct Report {
     /// The process called exec while its windows were promoted.
     became_another_program: bool,
     windows_stayed_huge: u64,
+    /// The same, by reason.
+    windows_not_split: BTreeMap<Refusal, u64>,
     returned_bytes: Bytes,
     rss_before_bytes: Bytes,
     rss_after_bytes: Bytes,
@@ -80,9 +84,9 @@ pub fn run(task: &SetTask) -> Result<Done, Failure> {
             ));
             done = Done::InPart;
         }
-        if report.windows_stayed_huge > 0 {
-            let (windows, pid) = (report.windows_stayed_huge, report.pid);
-            print::note(format_args!("{windows} windows of process {pid} stayed huge: locked, or shared after a fork"));
+        for (why, windows) in &report.windows_not_split {
+            let (pid, why) = (report.pid, why.explanation());
+            print::note(format_args!("{windows} windows of process {pid} stayed huge: {why}"));
             done = Done::InPart;
         }
     }
@@ -165,7 +169,8 @@ fn set(pid: Pid, wish: &Wish) -> Result<Report, Failure> {
         windows_split: split.windows,
         windows_made_huge: made.windows,
         became_another_program: made.is_another,
-        windows_stayed_huge: split.stayed,
+        windows_stayed_huge: split.stayed.values().sum(),
+        windows_not_split: split.stayed,
         returned_bytes: split.returned,
         rss_before_bytes: rss_before,
         rss_after_bytes: program.resident_exact().map_err(failed)?,

@@ -1,13 +1,15 @@
 //! Finds the command, and decides before its start which way of serving is possible.
 
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use linux::auxv::WordSize;
-use linux::program_file::{self, Elf, Format};
-use linux::{Error, describe};
+use contract::image::{self, LeftOut, Verdict};
+use linux::describe;
+use linux::program_file;
 use rustix::fs::{Access, access};
 
 use crate::failure::Failure;
@@ -112,43 +114,32 @@ pub fn refuse_privileged(file: &Path, name: &OsStr, purpose: &str, remedy: &str)
     Err(Failure::new(line).remedy(remedy))
 }
 
-/// Judges a program's file.
+/// Judges a program's file by the rule for all programs of a run ([`image::judge`]).
 pub fn loads(file: &Path) -> Loads {
+    judge(file, SCRIPTS_MAX)
+}
+
+/// Scripts that are run by scripts, at most; the kernel's limit.
+const SCRIPTS_MAX: u32 = 4;
+
+fn judge(file: &Path, scripts: u32) -> Loads {
     // A program that is executable and not readable is started by the loader all the same.
-    judge(file, &mut |path| program_file::inspect(path), 4)
-}
-
-fn judge(file: &Path, inspect: &mut dyn FnMut(&Path) -> Result<Format, Error>, scripts: u32) -> Loads {
-    match inspect(file) {
-        Ok(Format::Elf(elf)) => judge_elf(&elf),
-        Ok(Format::Script { interpreter }) if scripts > 0 => judge(&interpreter, inspect, scripts - 1),
-        Ok(Format::Script { .. } | Format::Other) | Err(_) => Loads::Library,
-    }
-}
-
-fn judge_elf(elf: &Elf) -> Loads {
-    if !elf.native {
-        return Loads::NotServed("it is for another kind of processor");
-    }
-    if elf.word_size == WordSize::Bits32 {
-        return Loads::NotServed("it is a 32-bit program");
-    }
-    if elf.needs.iter().any(|library| library.as_bytes().starts_with(b"libasan.so")) {
-        return Loads::Nothing(
-            "it is built with the address sanitizer, whose library ends it when another comes first",
-        );
-    }
-    match &elf.loader {
-        _ if elf.go => Loads::Nothing("it is a Go program, whose runtime asks the kernel itself for memory"),
-        None => Loads::Nothing("it is linked statically"),
-        Some(loader) => {
-            // The loaders of the system's own programs: another loader has its own C library beside it.
-            match loader.to_str() {
-                Some("/lib64/ld-linux-x86-64.so.2" | "/lib/ld-linux-aarch64.so.1") => Loads::Library,
-                _ => Loads::Nothing("it has another C library than the system's"),
-            }
+    let Some(opened) = open(file) else { return Loads::Library };
+    match image::judge(&mut |at, into| opened.read_at(into, at).unwrap_or(0)) {
+        Verdict::LeftOut(why @ LeftOut::OtherMachine) => Loads::NotServed(why.reason()),
+        Verdict::LeftOut(why) => Loads::Nothing(why.reason()),
+        Verdict::Script(name) if scripts > 0 => {
+            let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
+            judge(Path::new(OsStr::from_bytes(name)), scripts - 1)
         }
+        Verdict::Script(_) | Verdict::Served => Loads::Library,
     }
+}
+
+/// Opens a regular file: opening a pipe would wait for a writer.
+fn open(file: &Path) -> Option<File> {
+    std::fs::metadata(file).ok().filter(std::fs::Metadata::is_file)?;
+    File::options().read(true).open(file).ok()
 }
 
 #[cfg(test)]
@@ -157,37 +148,32 @@ mod tests {
 
     use super::*;
 
-    fn elf() -> Elf {
-        let loader = Some("/lib64/ld-linux-x86-64.so.2".into());
-        Elf { word_size: WordSize::Bits64, native: true, loader, needs: Vec::new(), go: false }
+    #[test]
+    fn the_first_program_is_judged_as_any_other() {
+        assert_eq!(loads(Path::new("/proc/self/exe")), Loads::Library);
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("program");
+        let mut small = vec![0; 64];
+        small[..6].copy_from_slice(b"\x7fELF\x01\x01");
+        std::fs::write(&file, &small).unwrap();
+        assert!(matches!(loads(&file), Loads::NotServed(why) if why.contains("32-bit")));
+        small[4] = 2;
+        small[18] = if cfg!(target_arch = "x86_64") { 62 } else { 183 };
+        std::fs::write(&file, &small).unwrap();
+        assert!(matches!(loads(&file), Loads::Nothing(why) if why.contains("statically")));
+        let script = folder.path().join("script");
+        std::fs::write(&script, format!("#! {}\n", file.display())).unwrap();
+        assert!(matches!(loads(&script), Loads::Nothing(why) if why.contains("statically")), "as what runs it");
     }
 
     #[test]
-    fn what_the_loader_starts_loads_the_library() {
-        assert_eq!(judge_elf(&elf()), Loads::Library);
-        assert!(matches!(judge_elf(&Elf { loader: None, ..elf() }), Loads::Nothing(why) if why.contains("statically")));
-        assert!(matches!(judge_elf(&Elf { go: true, ..elf() }), Loads::Nothing(why) if why.contains("Go")));
-        let musl = Elf { loader: Some("/lib/ld-musl-x86_64.so.1".into()), ..elf() };
-        assert!(matches!(judge_elf(&musl), Loads::Nothing(why) if why.contains("another C library")));
-        let own = Elf { loader: Some("/opt/x/ld-linux-x86-64.so.2".into()), ..elf() };
-        assert!(matches!(judge_elf(&own), Loads::Nothing(why) if why.contains("another C library")));
-        let asan = Elf { needs: vec!["libc.so.6".into(), "libasan.so.8".into()], ..elf() };
-        assert!(matches!(judge_elf(&asan), Loads::Nothing(why) if why.contains("address sanitizer")));
-        assert!(matches!(judge_elf(&Elf { word_size: WordSize::Bits32, ..elf() }), Loads::NotServed(_)));
-        assert!(matches!(judge_elf(&Elf { native: false, ..elf() }), Loads::NotServed(_)));
-    }
-
-    #[test]
-    fn a_script_is_what_runs_it_and_scripts_do_not_go_round_for_ever() {
-        let mut statically = |path: &Path| {
-            Ok(match path.to_str() {
-                Some("/script") => Format::Script { interpreter: "/busybox".into() },
-                Some("/round") => Format::Script { interpreter: "/round".into() },
-                _ => Format::Elf(Elf { loader: None, ..elf() }),
-            })
-        };
-        assert!(matches!(judge(Path::new("/script"), &mut statically, 4), Loads::Nothing(_)));
-        assert_eq!(judge(Path::new("/round"), &mut statically, 4), Loads::Library);
+    fn scripts_do_not_go_round_for_ever_and_what_cannot_be_read_is_left_to_the_loader() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("round");
+        std::fs::write(&file, format!("#!{}\n", file.display())).unwrap();
+        assert_eq!(loads(&file), Loads::Library);
+        assert_eq!(loads(&folder.path().join("missing")), Loads::Library);
+        assert_eq!(loads(folder.path()), Loads::Library);
     }
 
     #[test]
