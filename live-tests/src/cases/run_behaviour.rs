@@ -18,6 +18,7 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     its_input_and_its_output_are_its_own;
     its_surroundings_are_as_without_masu;
     each_signal_reaches_it_exactly_once;
+    a_signal_at_the_start_is_not_lost;
     signals_that_are_ignored_at_the_start_stay_ignored;
     stopping_and_continuing_the_group_works;
     when_masu_is_killed_the_program_lives_on;
@@ -217,6 +218,21 @@ fn each_signal_reaches_it_exactly_once(_: &Host) -> Outcome {
         }
         let expected: String = TOLD.iter().map(|number| format!("{number}=3\n")).collect();
         assert_eq!(listening.heard()?, (expected, 0), "{how}: to masu, to the group, to the program");
+    }
+    Ok(())
+}
+
+/// Ctrl-C before the program is in the group, and while it still has masu's handlers.
+fn a_signal_at_the_start_is_not_lost(_: &Host) -> Outcome {
+    for number in 0..40 {
+        let mut command = run(&["-q"], &["sleep", "20"])?;
+        let mut masu = command.process_group(0).spawn()?;
+        let begun = Instant::now();
+        std::thread::sleep(Duration::from_micros(number * 500));
+        signal(-masu.id().cast_signed(), libc::SIGINT)?;
+        let status = masu.wait()?;
+        assert_eq!(status.signal(), Some(libc::SIGINT), "after {number} half milliseconds: {status}");
+        assert!(begun.elapsed() < Duration::from_secs(15), "after {number} half milliseconds: the program lived on");
     }
     Ok(())
 }

@@ -9,6 +9,7 @@
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::key_lines::{required, split};
@@ -101,6 +102,23 @@ pub fn pass_on_broken_pipe(command: &mut Command) {
     unsafe { command.pre_exec(work) };
 }
 
+/// Makes `command` start with the signals that have come to this process: each with a flag that its handler here sets.
+///
+/// Without this a signal to the process group is lost if it comes before the program is in the group, or while the
+/// program has the handlers of this process, between fork and exec.
+pub fn pass_on_early(command: &mut Command, flags: Vec<(i32, Arc<AtomicBool>)>) {
+    let work = move || {
+        for (signal, _) in &flags {
+            // SAFETY: this copy of the process becomes the program, which would lose the handlers anyway.
+            unsafe { libc::signal(*signal, libc::SIG_DFL) };
+        }
+        flags.iter().filter(|(_, has_come)| has_come.load(Relaxed)).for_each(|(signal, _)| raise(*signal));
+        Ok(())
+    };
+    // SAFETY: between fork and exec: system calls and reads of flags, no memory, no lock.
+    unsafe { command.pre_exec(work) };
+}
+
 /// Sends this thread a signal, which ends it if that is the signal's default action. Accepts any number; one that is no
 /// signal does nothing.
 pub fn raise(signal: i32) {
@@ -166,6 +184,18 @@ mod tests {
         let torn = FakeKernel::new().file("proc/self/status", "SigIgn:\tzz\n");
         assert!(matches!(ignored(&torn), Err(Error::Malformed { .. })));
         assert!(ignored(&FakeKernel::new()).is_err());
+    }
+
+    #[test]
+    fn a_program_gets_the_signals_that_came_before_its_start() {
+        use std::os::unix::process::ExitStatusExt;
+        let ends = |has_come: bool| {
+            let mut command = Command::new("/bin/true");
+            let flag = |set: bool| Arc::new(AtomicBool::new(set));
+            pass_on_early(&mut command, vec![(libc::SIGWINCH, flag(true)), (libc::SIGUSR2, flag(has_come))]);
+            command.status().unwrap()
+        };
+        assert_eq!((ends(false).code(), ends(true).signal()), (Some(0), Some(libc::SIGUSR2)));
     }
 
     #[test]

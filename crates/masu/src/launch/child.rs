@@ -9,7 +9,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Command, ExitCode, ExitStatus};
-use std::sync::mpsc;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use linux::children_usage::{self, Usage};
@@ -64,6 +65,8 @@ pub struct Ended {
 pub struct Relay {
     detector: Option<SignalDetector>,
     signals: Signals,
+    /// Which of them have come.
+    come: Vec<(i32, Arc<AtomicBool>)>,
     starter: Starter,
 }
 
@@ -74,9 +77,15 @@ impl Relay {
         let heard: Vec<i32> = PASSED_ON.into_iter().filter(|signal| !ignored.contains(*signal)).collect();
         // Without the process-group signal detector every signal is passed on, and some arrive twice.
         let detector = SignalDetector::start(&heard).ok();
+        let mut come = Vec::new();
+        for signal in &heard {
+            let flag = Arc::new(AtomicBool::new(false));
+            signal_hook::flag::register(*signal, Arc::clone(&flag)).map_err(|error| failed(&error))?;
+            come.push((*signal, flag));
+        }
         let signals = Signals::new(&heard).map_err(|error| failed(&error))?;
         let starter = Starter::ready().map_err(|error| no_thread(&error))?;
-        Ok(Relay { detector, signals, starter })
+        Ok(Relay { detector, signals, come, starter })
     }
 
     /// Passes signals on until `signals` is closed.
@@ -100,7 +109,7 @@ impl Child {
         let name = command.first().map_or(OsStr::new(""), OsString::as_os_str);
         let begun = Instant::now();
         let arguments = command.get(1..).unwrap_or_default();
-        let Relay { detector, signals: mut heard, starter } = relay;
+        let Relay { detector, signals: mut heard, come, starter } = relay;
         let start = |mut program: Command| {
             for (name, value) in changes {
                 match value {
@@ -111,6 +120,7 @@ impl Child {
             signals::pass_on_broken_pipe(&mut program);
             open_files::pass_on(&mut program);
             file_size::pass_on(&mut program);
+            signals::pass_on_early(&mut program, come.clone());
             starter.start(program)
         };
         let mut program = Command::new(file);
