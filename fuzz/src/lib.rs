@@ -20,9 +20,9 @@ pub mod targets;
 pub mod worker;
 
 use targets::{
-    arguments, attach_loop, calls, damon, handshake, host_files, journal, llc_config, llc_policies, llc_shared,
-    llc_simulate, pager, planted, policies, preload, process_files, profile, redis, resctrl, resctrl_emulator,
-    shared_segment, store_url, streams, trace, track,
+    arguments, attach_loop, calls, damon, field_files, handshake, host_files, journal, llc_config, llc_policies,
+    llc_shared, llc_simulate, pager, planted, policies, preload, process_files, profile, program_file, redis, resctrl,
+    resctrl_emulator, seccomp_filter, shared_segment, store_url, streams, trace, track,
 };
 
 /// Code that is tried with any bytes.
@@ -49,11 +49,12 @@ const fn by_first_byte(variants: u8, of: Target) -> Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 24] = [
+pub const TARGETS: [Target; 27] = [
     target("arguments", arguments::run, 64, 600_000),
     target("attach_loop", attach_loop::run, 300, 10_000),
     target("calls", calls::run, 400, 8_000),
     by_first_byte(8, target("damon", damon::run, 600, 60_000)),
+    by_first_byte(field_files::VARIANTS, target("field_files", field_files::run, 2000, 100_000)),
     target("handshake", handshake::run, 128, 600_000),
     by_first_byte(host_files::VARIANTS, target("host_files", host_files::run, 4000, 100_000)),
     target("journal", journal::run, 1000, 5_000),
@@ -66,9 +67,11 @@ pub const TARGETS: [Target; 24] = [
     target("preload", preload::run, 400, 15_000),
     by_first_byte(process_files::VARIANTS, target("process_files", process_files::run, 4000, 100_000)),
     target("profile", profile::run, 1000, 300_000),
+    target("program_file", program_file::run, 2000, 200_000),
     by_first_byte(redis::VARIANTS, target("redis", redis::run, 1000, 300_000)),
     by_first_byte(resctrl::VARIANTS, target("resctrl", resctrl::run, 2000, 60_000)),
     target("resctrl_emulator", resctrl_emulator::run, 500, 8_000),
+    target("seccomp_filter", seccomp_filter::run, 1000, 300_000),
     target("shared_segment", shared_segment::run, 400, 3_000),
     target("store_url", store_url::run, 300, 200_000),
     target("streams", streams::run, 400, 30_000),

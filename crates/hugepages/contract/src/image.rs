@@ -175,7 +175,7 @@ struct Parts {
 impl Parts {
     fn offset_of(&self, address: u64) -> Option<u64> {
         let part = self.loaded.iter().find(|(start, _, bytes)| address.wrapping_sub(*start) < *bytes)?;
-        Some(part.1.wrapping_add(address - part.0))
+        Some(part.1.wrapping_add(address.wrapping_sub(part.0)))
     }
 }
 
@@ -378,6 +378,15 @@ mod tests {
         for other in [&b"#!\n"[..], b"echo", b"", b"\x7fELF\x02\x01"] {
             assert_eq!(of(other), Verdict::Served, "{other:?}");
         }
+    }
+
+    #[test]
+    fn a_part_that_ends_beyond_all_addresses_is_judged() {
+        let mut file = program(LOADER, &[(DT_NEEDED, 0)], "libasan.so.8\0");
+        // Bytes of the loaded part, and the address of the names below its start.
+        file[64 + 32..64 + 40].copy_from_slice(&u64::MAX.to_le_bytes());
+        file[0x318..0x320].copy_from_slice(&1_u64.to_le_bytes());
+        assert_eq!(of(&file), Verdict::Served);
     }
 
     proptest! {

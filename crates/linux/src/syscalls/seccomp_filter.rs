@@ -151,7 +151,12 @@ impl Filter {
 
     /// Action for `call`; that of a kill for a program that the kernel would not have accepted.
     pub fn action(&self, call: &SystemCall) -> Action {
-        self.run(call).map_or(Action::KillProcess, Action::of)
+        Action::of(self.answer(call))
+    }
+
+    fn answer(&self, call: &SystemCall) -> u32 {
+        const KILL_PROCESS: u32 = 1 << 31;
+        self.run(call).unwrap_or(KILL_PROCESS)
     }
 
     fn run(&self, call: &SystemCall) -> Option<u32> {
@@ -213,9 +218,11 @@ fn arithmetic(code: u16, a: u32, operand: u32) -> Option<u32> {
     })
 }
 
-/// Action of all filters of a thread: the strictest.
+/// Action of all filters of a thread: the strictest. The kernel compares the answers as signed numbers, those that it
+/// does not know, too.
 pub fn action(filters: &[Filter], call: &SystemCall) -> Action {
-    filters.iter().map(|filter| filter.action(call)).min().unwrap_or(Action::Allow)
+    let answers = filters.iter().map(|filter| (filter.answer(call) & 0xffff_0000).cast_signed());
+    answers.min().map_or(Action::Allow, |answer| Action::of(answer.cast_unsigned()))
 }
 
 /// Reads the filters of a thread that this process traces and that is stopped.

@@ -94,3 +94,16 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn an_unknown_answer_counts_by_its_number() {
+    let call = SystemCall { number: 157, arch: 0, instruction_pointer: 0, arguments: [0; 6] };
+    let with = |answers: &[u32]| {
+        let filter = |k| Filter::new(vec![Instruction { code: 0x06, jt: 0, jf: 0, k }]);
+        action(&answers.iter().copied().map(filter).collect::<Vec<_>>(), &call)
+    };
+    assert_eq!(with(&[0x1000_0000, 0x5_0001]), Action::Errno);
+    assert_eq!(with(&[0x7ffd_0000, 0x7ffc_0000]), Action::Log);
+    assert_eq!(with(&[0x7ffd_0000, 0x7fff_0000]), Action::KillProcess);
+    assert_eq!(with(&[0x8000_0000, 0]), Action::KillProcess);
+}
