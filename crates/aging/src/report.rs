@@ -104,7 +104,7 @@ pub enum Event {
         /// masu waits for their end.
         followed: bool,
     },
-    /// A process that is not followed has inserted much meanwhile: perhaps for the streams.
+    /// A process that is not followed, and is connected to those of the streams, has inserted much meanwhile.
     Others {
         /// Pid.
         pid: Pid,
@@ -117,6 +117,11 @@ pub enum Event {
         /// Process to name in `--pid`: the first one of its server.
         #[serde(skip_serializing_if = "Option::is_none")]
         include_pid: Option<Pid>,
+    },
+    /// Processes without a connection to the streams have inserted much on their devices meanwhile.
+    Unconnected {
+        /// Amount.
+        bytes: Bytes,
     },
     /// A kernel setting was written.
     #[serde(rename = "turned")]
@@ -322,9 +327,19 @@ impl fmt::Display for Event {
                 )
             }
             Event::Others { pid, name, bytes, include_pid, .. } => {
-                write!(f, "process {pid} ({name}) brought {bytes} into the page cache meanwhile; it is not followed")?;
+                write!(
+                    f,
+                    "process {pid} ({name}) is connected to the streams and brought {bytes} into the page cache "
+                )?;
                 let include = include_pid.unwrap_or(*pid);
-                write!(f, ". If it reads or writes for the streams, `--pid {include}` includes it")
+                write!(
+                    f,
+                    "meanwhile; it is not followed. If it reads or writes for them, `--pid {include}` includes it"
+                )
+            }
+            Event::Unconnected { bytes } => {
+                write!(f, "others on the same devices brought {bytes} into the page cache meanwhile; ")?;
+                f.write_str("masu sees no connection of theirs to the streams")
             }
             Event::Written { path, value, class } => write!(f, "{path} <- {value} ({})", class.name()),
             Event::Nothing { class, why } => write!(f, "{}: nothing to do: {why}", class.name()),
@@ -412,8 +427,13 @@ mod tests {
         };
         assert_eq!(
             of(false).to_string(),
-            "process 42 (walsender) brought 512.0 MiB into the page cache meanwhile; it is not followed. If it reads or \
-             writes for the streams, `--pid 7` includes it"
+            "process 42 (walsender) is connected to the streams and brought 512.0 MiB into the page cache meanwhile; it is \
+             not followed. If it reads or writes for them, `--pid 7` includes it"
+        );
+        assert_eq!(
+            Event::Unconnected { bytes: Bytes::mib(512) }.to_string(),
+            "others on the same devices brought 512.0 MiB into the page cache meanwhile; masu sees no connection of theirs \
+             to the streams"
         );
         assert!(of(true).to_string().starts_with("kernel thread 42 (walsender) brought 512.0 MiB"));
         assert!(!of(true).to_string().contains("--pid"), "no option includes a kernel thread");

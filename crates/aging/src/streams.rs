@@ -323,6 +323,10 @@ impl Streams {
         self.count(files, result);
         self.report(now, events);
         events.extend(self.layers.largest().into_iter().map(named));
+        let unconnected = self.layers.unconnected();
+        if unconnected >= layers::NAMED_MIN {
+            events.push(Event::Unconnected { bytes: unconnected.bytes() });
+        }
         Ok(())
     }
 

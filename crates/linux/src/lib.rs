@@ -30,9 +30,9 @@ pub mod fake;
 pub use elf::{build_id, program_file};
 pub use journal::runtime_directory;
 pub use proc::{
-    auxv, buddyinfo, children, clear_refs, executable, fuse_server, halted, iomem, kpagecgroup, kpageflags, map_files,
-    map_limit, maps, meminfo, memory_file, mounts, open_inodes, pagemap, pressure, processes, shared_segments, smaps,
-    stat, status, user_namespace, vmstat, zoneinfo,
+    auxv, buddyinfo, children, clear_refs, connections, executable, fuse_server, halted, iomem, kpagecgroup,
+    kpageflags, map_files, map_limit, maps, meminfo, memory_file, mounts, open_inodes, pagemap, pressure, processes,
+    shared_segments, smaps, stat, status, user_namespace, vmstat, zoneinfo,
 };
 use proc::{frame_file, key_lines};
 use process::forked;
@@ -46,7 +46,7 @@ pub use syscalls::{
     cache_line, cachestat, capabilities, children_usage, cpu_time, file_size, file_systems, injection, loop_device,
     merged_memory, message_socket, open_files, open_watch, page_cache, path_descriptor, perf_counters, pinned_file,
     preallocated_page, process_madvise, process_vm, ptrace_access, queued_signal, sealed_memory, seccomp_filter,
-    shared_memory, signals, syscall_dispatch, thp_permission, userfaultfd,
+    shared_memory, signals, syscall_dispatch, thp_permission, unix_peers, userfaultfd,
 };
 
 pub use error::{At, Error, NotRead, describe, describe_io, symbol};

@@ -4,6 +4,7 @@ pub mod auxv;
 pub mod buddyinfo;
 pub mod children;
 pub mod clear_refs;
+pub mod connections;
 pub mod executable;
 pub mod frame_file;
 pub mod fuse_server;

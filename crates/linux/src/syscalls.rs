@@ -31,4 +31,5 @@ pub mod shared_memory;
 pub mod signals;
 pub mod syscall_dispatch;
 pub mod thp_permission;
+pub mod unix_peers;
 pub mod userfaultfd;

@@ -22,6 +22,7 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     a_device_that_is_read_itself_leaves_nothing_behind [LoopDevices];
     a_file_is_found_behind_any_mount_of_its_device [LoopDevices];
     a_server_that_reads_for_the_command_is_named_and_is_included_on_request;
+    a_program_without_a_connection_to_the_command_is_not_named;
 };
 
 const LENGTH: Pages = Bytes::mib(64).pages();
@@ -150,9 +151,10 @@ fn a_server_that_reads_for_the_command_is_named_and_is_included_on_request(_: &H
     ran(&format!("mkfifo {}", fifo.display()))?;
     let serve = format!("while :; do cat {} > {}; done", of.path().display(), fifo.display());
     let server = Running::start(Command::new("/bin/sh").args(["-c", &serve]))?;
-    let read = format!("cat {} > /dev/null", fifo.display());
+    // The pause is in the middle: the server still runs, and has read much.
+    let read = format!("exec 3< {}; head -c 50000000 <&3 > /dev/null; sleep 1; cat <&3 > /dev/null", fifo.display());
     let lines = read_beside(&read)?;
-    assert!(lines.contains("(cat) brought 64.0 MiB into the page cache"), "{lines}");
+    assert!(lines.contains("(cat) is connected to the streams and brought 64.0 MiB into the page cache"), "{lines}");
     assert!(left_of(&of)? * 10 >= LENGTH.0 * 9, "it is not followed, and its pages stay");
     forget(&of.path())?;
     let mut command = masu()?;
@@ -163,6 +165,27 @@ fn a_server_that_reads_for_the_command_is_named_and_is_included_on_request(_: &H
     drop(server);
     // The reader of the server's last round waits for a reader of the FIFO, which never comes.
     fs::OpenOptions::new().read(true).write(true).open(&fifo)?;
+    Ok(())
+}
+
+/// A reader of the same device at the same time has work of its own.
+fn a_program_without_a_connection_to_the_command_is_not_named(_: &Host) -> Outcome {
+    let (of, other) = (DiskFile::make("aging-stream", LENGTH)?, DiskFile::make("aging-other", LENGTH)?);
+    let folder = Folder::make("aging-unconnected")?;
+    let (begin, end) = (folder.0.join("begin"), folder.0.join("end"));
+    let (wait, pause) = (|path: &Path| format!("while [ ! -e {} ]; do sleep 0.05; done", path.display()), "sleep 1");
+    let reader = format!(
+        "{}; exec 4< {}; head -c 50000000 <&4 > /dev/null; {pause}; cat <&4 > /dev/null; > {}",
+        wait(&begin),
+        other.path().display(),
+        end.display()
+    );
+    let reader = Running::start(Command::new("/bin/sh").args(["-c", &reader]))?;
+    let lines =
+        read_beside(&format!("cat {} > /dev/null; > {}; {}", of.path().display(), begin.display(), wait(&end)))?;
+    assert!(lines.contains("masu sees no connection of theirs to the streams"), "{lines}");
+    assert!(!lines.contains("--pid"), "{lines}");
+    drop(reader);
     Ok(())
 }
 

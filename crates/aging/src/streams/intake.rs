@@ -39,7 +39,7 @@ impl Streams {
         for insertion in self.layers.claimed(files, self.dropper.file_systems(), now) {
             self.take(files, now, insertion);
         }
-        self.layers.look_at_large(files);
+        self.layers.look_at_large(files, || self.insertions.member_pids(), now);
         self.count_metadata(files, false);
         let new = self.tally.all_brought_in().0 - before.0;
         self.close(files, now);

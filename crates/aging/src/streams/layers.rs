@@ -5,24 +5,33 @@
 //! the stream reads follow the devices below it (`linux::block_device`, `linux::loop_device`) and the process that
 //! holds the connection (`linux::fuse_server`). Their insertions count as the stream's, down through all layers.
 //!
-//! A server that is merely talked to cannot be told from a program with work of its own. It is named, with the
-//! amount, if that is large.
+//! A server that is merely talked to may have work of its own. It is named, with the amount, if that is large and one of
+//! its processes is connected to one of the stream's (`linux::connections`). The other programs that read the same
+//! devices are one amount without names.
 //!
 //! Insertions of the others count from at most a second before the stream's first page on that device: the events of
 //! both come in batches.
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use access::insertions::{FileId, Inserter, Insertion};
 use linux::block_device::{self, Below};
+use linux::connections::Ends;
 use linux::file_systems::FileSystems;
 use linux::loop_device::{self, BackingFile};
-use linux::{KernelFiles, Pid, Untrusted, fuse_server, stat, status};
+use linux::{KernelFiles, Pid, Untrusted, children, fuse_server, stat, status};
 use units::Pages;
 
 /// Least amount of a process that is named: 16 MiB.
 pub const NAMED_MIN: Pages = Pages(4096);
+/// Least amount of a process whose connections are looked at: 1 MiB.
+const LARGE: Pages = Pages(256);
+/// Number of processes whose connections are looked at in one step.
+const LOOKED_AT_MOST: usize = 4;
+/// Number of processes of the streams, and of a server, whose connections are looked at.
+const CONNECTED_MOST: usize = 64;
 /// Number of processes that are named.
 const NAMED_MOST: usize = 3;
 /// Age up to which an insertion can still be told to be of a layer.
@@ -46,6 +55,8 @@ pub struct Layers {
     backing: BTreeSet<BackingFile>,
     others: BTreeMap<Pid, Other>,
     recent: VecDeque<(Duration, Insertion)>,
+    /// Processes that inserted pages for the streams lately, the latest last.
+    readers: VecDeque<Pid>,
 }
 
 #[derive(Debug)]
@@ -53,6 +64,8 @@ struct Device {
     looked_at: Duration,
     /// A program serves its file system, or may do so.
     is_of_program: bool,
+    /// A server of files in a kernel, perhaps this one, serves its file system.
+    is_of_kernel_server: bool,
 }
 
 /// Process that is not followed.
@@ -66,6 +79,11 @@ struct Other {
     looked_at: Option<Duration>,
     /// First process of the server, as for a server that forks.
     first: Option<Pid>,
+    /// Insertions on the devices of the streams that are not of a layer.
+    same_devices: u64,
+    /// One of its server's processes is, or was, connected to one of the streams'.
+    is_connected: bool,
+    connections_at: Option<Duration>,
 }
 
 /// Process with insertions at the same time, for the report.
@@ -93,6 +111,12 @@ impl Layers {
         by: Pid,
         now: Duration,
     ) {
+        if self.readers.back() != Some(&by) {
+            self.readers.retain(|known| *known != by);
+            self.readers.push_back(by);
+            let many = self.readers.len().saturating_sub(CONNECTED_MOST);
+            self.readers.drain(..many);
+        }
         let is_new = !self.devices.contains_key(&device);
         let is_old = |known: &Device| now >= known.looked_at + LOOK_AGAIN;
         if (is_new && self.devices.len() >= DEVICES_MOST) || !(is_new || self.devices.get(&device).is_some_and(is_old))
@@ -102,7 +126,8 @@ impl Layers {
         let mount = systems.mount_of_device(device);
         // A file system that is mounted in another namespace only may be of any kind.
         let is_of_program = mount.map_or(device.0 == 0, linux::mounts::Mount::is_of_program);
-        self.devices.insert(device, Device { looked_at: now, is_of_program });
+        let is_of_kernel_server = mount.is_some_and(|mount| ["nfs", "nfs4", "cifs", "smb3"].contains(&mount.kind()));
+        self.devices.insert(device, Device { looked_at: now, is_of_program, is_of_kernel_server });
         self.look_below(files, device, by, DEPTH_MAX);
     }
 
@@ -137,6 +162,9 @@ impl Layers {
         for insertion in insertions {
             if let Some(other) = self.others.get_mut(&insertion.process) {
                 other.pages += count(&insertion);
+                if self.devices.contains_key(&insertion.file.device) {
+                    other.same_devices += count(&insertion);
+                }
             }
             if self.recent.len() >= RECENT_MOST {
                 self.recent.pop_front();
@@ -156,6 +184,7 @@ impl Layers {
             if is_ours {
                 if let Some(other) = self.others.get_mut(&insertion.process) {
                     other.pages = other.pages.saturating_sub(count(&insertion));
+                    other.same_devices = other.same_devices.saturating_sub(count(&insertion));
                 }
                 claimed.push(insertion);
             } else if now < at + RECENT {
@@ -198,15 +227,35 @@ impl Layers {
         }
     }
 
-    /// Looks up the first process of each large server while it runs.
-    pub fn look_at_large(&mut self, files: &impl KernelFiles) {
-        let large = self.others.iter_mut().filter(|(_, of)| of.pages >= NAMED_MIN.0 && of.first.is_none());
-        for (pid, other) in large.filter(|(_, other)| !other.inserter.of_kernel) {
-            other.first = Some(first_of_same_name(files, *pid, &other.inserter.name));
+    /// Looks up the servers of large processes while they run, and their connections to the streams' processes: `members`
+    /// and those that inserted pages.
+    pub fn look_at_large(&mut self, files: &impl KernelFiles, members: impl Fn() -> Vec<Pid>, now: Duration) {
+        let is_due = |of: &Other| of.connections_at.is_none_or(|at| now >= at + LOOK_AGAIN);
+        let large = self.others.iter_mut().filter(|(_, of)| {
+            of.pages >= LARGE.0 && !of.inserter.of_kernel && !of.is_layer && !of.is_connected && is_due(of)
+        });
+        let readers = &self.readers;
+        let ours = OnceCell::new();
+        for (pid, other) in large.take(LOOKED_AT_MOST) {
+            other.connections_at = Some(now);
+            let first = *other.first.get_or_insert_with(|| first_of_same_name(files, *pid, &other.inserter.name));
+            let (followed, ends) = ours.get_or_init(|| {
+                let own = Pid::own();
+                let mut all: Vec<Pid> = members().into_iter().filter(|pid| *pid != own).take(CONNECTED_MOST).collect();
+                all.extend(readers);
+                let mut ends = ends_of(files, all.iter().copied());
+                ends.remove_shared(&Ends::of(files, own));
+                (all, ends)
+            });
+            let server = children::descendants(files, first).unwrap_or_default();
+            let server =
+                [*pid, first].into_iter().chain(server).filter(|pid| !followed.contains(pid) && *pid != Pid::own());
+            other.is_connected = ends.meet(&ends_of(files, server.take(CONNECTED_MOST)));
         }
     }
 
-    /// Processes with much that was inserted meanwhile and is not a layer's, the largest first.
+    /// Processes with much that was inserted meanwhile and is not a layer's, the largest first: connected ones, and
+    /// threads of the kernel if a server of files may be among them.
     pub fn largest(&self) -> Vec<Named> {
         let named = |(pid, of): (&Pid, &Other)| Named {
             pid: *pid,
@@ -215,10 +264,21 @@ impl Layers {
             pages: Pages(of.pages),
             first: of.first,
         };
-        let mut all: Vec<Named> = self.others.iter().filter(|(_, of)| of.pages >= NAMED_MIN.0).map(named).collect();
+        let large = self.others.iter().filter(|(_, of)| of.pages >= NAMED_MIN.0 && self.may_serve(of));
+        let mut all: Vec<Named> = large.map(named).collect();
         all.sort_by_key(|of| std::cmp::Reverse(of.pages));
         all.truncate(NAMED_MOST);
         all
+    }
+
+    /// Pages that processes without a connection inserted on the devices of the streams.
+    pub fn unconnected(&self) -> Pages {
+        let others = self.others.values().filter(|of| !of.is_layer && !self.may_serve(of));
+        Pages(others.map(|of| of.same_devices).sum())
+    }
+
+    fn may_serve(&self, of: &Other) -> bool {
+        of.is_connected || (of.inserter.of_kernel && self.devices.values().any(|device| device.is_of_kernel_server))
     }
 
     /// Forgets the half with the smallest amounts when there are too many.
@@ -235,8 +295,23 @@ impl Layers {
 
 impl Other {
     fn new(inserter: Inserter) -> Other {
-        Other { inserter, pages: 0, is_layer: false, looked_at: None, first: None }
+        Other {
+            inserter,
+            pages: 0,
+            is_layer: false,
+            looked_at: None,
+            first: None,
+            same_devices: 0,
+            is_connected: false,
+            connections_at: None,
+        }
     }
+}
+
+fn ends_of(files: &impl KernelFiles, pids: impl Iterator<Item = Pid>) -> Ends {
+    let mut all = Ends::default();
+    pids.for_each(|pid| all.extend(Ends::of(files, pid)));
+    all
 }
 
 /// btrfs and overlayfs give their files other device numbers than the page cache has.

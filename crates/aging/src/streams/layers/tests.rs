@@ -77,15 +77,48 @@ fn a_loop_device_on_a_device_has_the_devices_own_pages() {
 }
 
 #[test]
-fn a_large_server_is_named_with_what_it_inserted_and_a_small_one_is_not() {
+fn a_large_server_is_named_if_it_is_connected_and_the_others_are_one_amount() {
     let (kernel, systems) = kernel("");
     let mut layers = Layers::default();
-    layers.add(Duration::ZERO, vec![insertion(SERVER, (8, 1), 0..5000), insertion(Pid(3), (8, 1), 0..4000)], inserter);
-    layers.look_at_large(&kernel);
+    let elsewhere = insertion(Pid(4), (8, 2), 0..9000);
+    layers.note(&kernel, &systems, (8, 1), Pid(2), Duration::ZERO);
+    let small = insertion(Pid(3), (8, 1), 0..4000);
+    layers.add(Duration::ZERO, vec![insertion(SERVER, (8, 1), 0..5000), small, elsewhere], inserter);
+    layers.look_at_large(&kernel, Vec::new, Duration::ZERO);
     assert_eq!(layers.claimed(&kernel, &systems, Duration::ZERO), []);
+    assert_eq!((layers.largest(), layers.unconnected()), (vec![], Pages(9000)), "nobody is connected");
+    layers.others.get_mut(&SERVER).unwrap().is_connected = true;
+    layers.others.get_mut(&Pid(3)).unwrap().is_connected = true;
     let named = layers.largest();
     let [named] = &named[..] else { panic!("{named:?}") };
     assert_eq!((named.pid, named.pages, named.first), (SERVER, Pages(5000), Some(SERVER)));
+    assert_eq!(layers.unconnected(), Pages(0), "the rest is on another device");
+}
+
+#[test]
+fn a_thread_of_the_kernel_is_named_if_a_kernel_may_serve_a_file_system_of_the_streams() {
+    let (kernel, systems) = kernel("30 1 0:45 / /mnt rw - nfs4 host:/srv rw\n");
+    let mut layers = Layers::default();
+    layers.note(&kernel, &systems, (8, 1), Pid(2), Duration::ZERO);
+    layers.add(Duration::ZERO, vec![insertion(WORKER, (8, 1), 0..5000)], inserter);
+    assert_eq!((layers.largest().len(), layers.unconnected()), (0, Pages(5000)));
+    layers.note(&kernel, &systems, (0, 45), Pid(2), Duration::ZERO);
+    assert_eq!((layers.largest().len(), layers.unconnected()), (1, Pages(0)));
+}
+
+#[test]
+fn the_connections_of_a_process_are_looked_at_once_a_second_and_of_few_in_one_step() {
+    let (kernel, _) = kernel("");
+    let mut layers = Layers::default();
+    let large = (1..=10).map(|n| insertion(Pid(i32::MAX - n), (8, 1), 0..5000)).collect();
+    layers.add(Duration::ZERO, large, |_| Some(Inserter { name: "a".into(), of_kernel: false, start_ns: 1 }));
+    let looked_at = |layers: &Layers, at| layers.others.values().filter(|of| of.connections_at == Some(at)).count();
+    layers.look_at_large(&kernel, Vec::new, Duration::ZERO);
+    assert_eq!(looked_at(&layers, Duration::ZERO), LOOKED_AT_MOST);
+    for step in 1..4 {
+        layers.look_at_large(&kernel, Vec::new, SECOND / 10 * step);
+    }
+    assert_eq!(looked_at(&layers, SECOND / 10 * 3), 0, "all have had their look");
 }
 
 #[test]
@@ -96,6 +129,6 @@ fn many_processes_do_not_hide_a_large_one() {
         layers.add(Duration::ZERO, vec![insertion(Pid(pid), (8, 1), 0..1)], inserter);
     }
     assert!(layers.others.len() <= OTHERS_MOST);
-    assert_eq!(layers.largest().len(), 1);
+    assert!(layers.others.contains_key(&SERVER));
     assert!(layers.recent.len() <= RECENT_MOST);
 }
