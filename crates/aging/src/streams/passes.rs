@@ -16,8 +16,12 @@ use crate::ranges::Ranges;
 /// Number of readers in one file whose positions are remembered: a file may be read in parallel parts.
 const POSITIONS: usize = 4;
 
-/// Ranges of one file that are remembered; beyond that it is read at random, and its past is forgotten.
+/// Ranges of one file that are remembered; beyond that it is read at random, and bits are remembered instead.
 const RANGES_MOST: usize = 4096;
+
+/// Groups of 64 pages of one file read at random that are remembered, some 40 bytes each: at most 8 GiB of the file.
+/// Beyond that its past is forgotten.
+const GROUPS_MOST: u64 = 32768;
 
 /// Least fraction of a file's insertions in order, for a file that is streamed.
 pub const IN_ORDER: f64 = 0.9;
@@ -64,6 +68,8 @@ enum Seen {
         twice: u64,
     },
     Large(Box<Large>),
+    /// One bit a page, by groups of 64 pages.
+    Scattered(BTreeMap<u64, (u64, u64)>),
 }
 
 #[derive(Debug, Default)]
@@ -118,9 +124,44 @@ impl Seen {
             let large = Large { once: ranges_of(*once), twice: ranges_of(*twice) };
             *self = Seen::Large(Box::new(large));
         }
-        let Seen::Large(large) = self else { return Vec::new() };
-        large.note(pages)
+        let large = match self {
+            Seen::Scattered(groups) => return note_scattered(groups, pages),
+            Seen::Large(large) => large,
+            Seen::Small { .. } => return Vec::new(),
+        };
+        let parts = large.note(pages);
+        if large.once.count() > RANGES_MOST || large.twice.count() > RANGES_MOST {
+            *self = Seen::Scattered(large.groups());
+        }
+        parts
     }
+}
+
+fn groups_of(pages: &Range<u64>) -> Range<u64> {
+    pages.start / 64..pages.end.div_ceil(64)
+}
+
+/// Pages of a group that are in `pages`, from its first page on.
+fn within(group: u64, pages: &Range<u64>) -> Range<u64> {
+    pages.start.saturating_sub(group * 64)..(pages.end - group * 64).min(64)
+}
+
+fn note_scattered(groups: &mut BTreeMap<u64, (u64, u64)>, pages: Range<u64>) -> Vec<(Range<u64>, Time)> {
+    if groups.len() >= units::cast::index(GROUPS_MOST) {
+        groups.clear();
+    }
+    let mut parts: Vec<(Range<u64>, Time)> = Vec::new();
+    for group in groups_of(&pages) {
+        let (once, twice) = groups.entry(group).or_default();
+        for (part, time) in note_small(once, twice, within(group, &pages)) {
+            let part = group * 64 + part.start..group * 64 + part.end;
+            match parts.last_mut() {
+                Some((last, before)) if *before == time && last.end == part.start => last.end = part.end,
+                _ => parts.push((part, time)),
+            }
+        }
+    }
+    parts
 }
 
 fn note_small(once: &mut u64, twice: &mut u64, pages: Range<u64>) -> Vec<(Range<u64>, Time)> {
@@ -152,7 +193,6 @@ impl Large {
     fn note(&mut self, pages: Range<u64>) -> Vec<(Range<u64>, Time)> {
         if !self.once.meets(&pages) {
             self.once.insert(pages.clone());
-            self.forget_scattered();
             return vec![(pages, Time::First)];
         }
         let mut all = Ranges::default();
@@ -163,17 +203,37 @@ impl Large {
         let first = all.without(&again);
         second.iter().for_each(|range| self.twice.insert(range));
         self.once.insert(pages);
-        self.forget_scattered();
         let timed = |ranges: Ranges, time| ranges.iter().map(|range| (range, time)).collect::<Vec<_>>();
         let mut parts = [timed(first, Time::First), timed(second, Time::Second), timed(later, Time::Later)].concat();
         parts.sort_by_key(|(range, _)| range.start);
         parts
     }
 
-    fn forget_scattered(&mut self) {
-        if self.once.count() > RANGES_MOST || self.twice.count() > RANGES_MOST {
-            *self = Large::default();
+    /// The same as bits; nothing if that is too much.
+    fn groups(&self) -> BTreeMap<u64, (u64, u64)> {
+        let mut groups = BTreeMap::<u64, (u64, u64)>::new();
+        let number: u64 = self
+            .once
+            .iter()
+            .map(|range| {
+                let groups = groups_of(&range);
+                groups.end - groups.start
+            })
+            .sum();
+        if number > GROUPS_MOST / 2 {
+            return groups;
         }
+        for range in self.once.iter() {
+            for group in groups_of(&range) {
+                within(group, &range).for_each(|page| groups.entry(group).or_default().0 |= 1 << page);
+            }
+        }
+        for range in self.twice.iter() {
+            for group in groups_of(&range) {
+                within(group, &range).for_each(|page| groups.entry(group).or_default().1 |= 1 << page);
+            }
+        }
+        groups
     }
 }
 
@@ -233,21 +293,43 @@ mod tests {
     }
 
     #[test]
-    fn the_ranges_of_a_file_are_bounded() {
+    fn the_past_of_a_file_is_bounded() {
         let mut passes = Passes::default();
-        for n in 0..3 * RANGES_MOST as u64 {
-            passes.note(&insertion(100 + n * 2..100 + n * 2 + 1));
-            let Seen::Large(large) = &passes.0[&FILE].seen else { panic!("beyond 64 pages") };
-            assert!(large.once.count() <= RANGES_MOST);
+        for n in 0..u64::from(u16::MAX) {
+            passes.note(&insertion(100 + n * 128..100 + n * 128 + 1));
+            match &passes.0[&FILE].seen {
+                Seen::Small { .. } => panic!("beyond 64 pages"),
+                Seen::Large(large) => assert!(large.once.count() <= RANGES_MOST),
+                Seen::Scattered(groups) => assert!(groups.len() <= units::cast::index(GROUPS_MOST) + 1),
+            }
+        }
+        assert!(matches!(passes.0[&FILE].seen, Seen::Scattered(_)));
+    }
+
+    #[test]
+    fn a_table_read_at_random_is_known_when_it_is_read_again() {
+        let (mut passes, blocks) = (Passes::default(), 131_072);
+        let read = |passes: &mut Passes, n: u64| {
+            let block = (n * 7919) % blocks;
+            passes.note(&insertion(block * 2..block * 2 + 2)).parts
+        };
+        for time in [Time::First, Time::Second, Time::Later] {
+            for n in 0..20_000 {
+                assert!(read(&mut passes, n).iter().all(|(_, found)| *found == time), "block {n}, {time:?}");
+            }
         }
     }
 
     proptest! {
         #[test]
         fn the_parts_of_an_insertion_are_its_pages_in_order(
-            insertions in prop::collection::vec((0u64..120, 1u64..60), 1..40),
+            insertions in prop::collection::vec((0u64..120, 1u64..60), 1..40), scattered in any::<bool>(),
         ) {
             let (mut passes, mut counts) = (Passes::default(), [0u32; 200]);
+            if scattered {
+                passes.note(&insertion(1000..1001));
+                passes.0.get_mut(&FILE).unwrap().seen = Seen::Scattered(BTreeMap::new());
+            }
             for (start, count) in insertions {
                 let parts = passes.note(&insertion(start..start + count)).parts;
                 let pages: Vec<u64> = parts.iter().flat_map(|(range, _)| range.clone()).collect();
