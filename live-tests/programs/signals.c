@@ -250,12 +250,23 @@ static void return_part(void)
     CHECK(waitpid(forked, &status, 0) == forked && WIFEXITED(status) && WEXITSTATUS(status) == 7);
 }
 
+/* Prints its number and the address of its memory, of which each page begins with its number, and waits. */
+static void shown_part(void)
+{
+    char end;
+    for (size_t at = 0; at < PRESSURE; at += PAGE) *(long *)(much + at) = (long)(at / PAGE) + 1;
+    printf("%d %lu\n", getpid(), (unsigned long)much);
+    fflush(stdout);
+    CHECK(read(0, &end, 1) == 0);
+    for (size_t at = 0; at < PRESSURE; at += PAGE) CHECK(*(long *)(much + at) == (long)(at / PAGE) + 1);
+}
+
 int main(int words, char **list)
 {
     const char *part = words > 1 ? list[1] : "";
     struct { const char *name; void (*run)(void); } parts[] = { { "fiber", fiber_part }, { "stack", stack_part },
         { "setting", setting_part }, { "debugger", debugger_part }, { "parent", parent_part }, { "thousand", thousand_part },
-        { "return", return_part } };
+        { "return", return_part }, { "shown", shown_part } };
     much = mmap(NULL, PRESSURE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     other_stack = malloc(STACK);
     for (size_t number = 0; number < sizeof parts / sizeof *parts; number++)

@@ -1,7 +1,9 @@
 //! `masu run --local`: signals of the program, on stacks that are paged, and under a tracer.
 
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::Outcome;
@@ -19,6 +21,7 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     a_signal_ends_the_parent_of_a_vfork;
     a_handler_returns_to_what_a_signal_interrupted [RealProcessor];
     a_handled_signal_costs_few_system_calls [RealProcessor];
+    a_debugger_outside_reads_what_is_there_or_an_error [Root];
 };
 
 fn program(folder: &Folder) -> Result<String> {
@@ -106,5 +109,32 @@ fn a_handled_signal_costs_few_system_calls(_: &Host) -> Outcome {
         // Some belong to the start.
         assert!(calls < most * 1000 + 500, "{calls} calls of {name} for 1000 signals:\n{counted}");
     }
+    Ok(())
+}
+
+/// An absent page fails; no page reads as zeros.
+fn a_debugger_outside_reads_what_is_there_or_an_error(_: &Host) -> Outcome {
+    let folder = Folder::make("local-signals-shown")?;
+    let mut run = paged(&["--local", "4MiB"], &[&program(&folder)?, "shown"])?;
+    let mut masu = run.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+    let mut lines = BufReader::new(masu.stdout.take().ok_or("no output")?).lines();
+    let line = lines.next().ok_or("it said nothing")??;
+    let (pid, start) = line.split_once(' ').ok_or("no address")?;
+    let start: u64 = start.parse()?;
+    let memory = std::fs::File::open(format!("/proc/{pid}/mem"))?;
+    let (mut right, mut refused) = (0_u64, 0_u64);
+    for page in 0..(6 << 20) / 4096 {
+        let mut word = [0; 8];
+        match memory.read_exact_at(&mut word, start + page * 4096) {
+            Ok(()) => {
+                assert_eq!(u64::from_le_bytes(word), page + 1, "page {page}");
+                right += 1;
+            }
+            Err(_) => refused += 1,
+        }
+    }
+    drop(masu.stdin.take());
+    assert_eq!(lines.next().ok_or("it said nothing more")??, "right");
+    assert!(masu.wait()?.success() && right > 0 && refused > 0, "{right} pages read, {refused} refused");
     Ok(())
 }
