@@ -172,6 +172,7 @@ mod tests {
             processes: 1,
             superpages: BTreeMap::new(),
             small_sizes: BTreeMap::new(),
+            pieces: Default::default(),
             reserved_ever_windows: 0,
             aligned_mappings: 0,
             promoted_windows: 0,

@@ -36,6 +36,7 @@ pub mod other_users;
 pub mod page_cache;
 pub mod pagemap;
 pub mod pinned_file;
+pub mod pinned_memory;
 pub mod pressure;
 pub mod privileges;
 pub(crate) mod programs;

@@ -5,7 +5,7 @@ use crate::host::LiveTest;
 
 /// The tests of each file in `cases/`, in the order of a run. The compiler reports a list that is missing here, and a
 /// test that is missing in the list of its file.
-const FILES: [&[LiveTest]; 71] = [
+const FILES: [&[LiveTest]; 72] = [
     cases::target_process::TESTS,
     cases::setting::TESTS,
     cases::collapse::TESTS,
@@ -14,6 +14,7 @@ const FILES: [&[LiveTest]; 71] = [
     cases::cachestat::TESTS,
     cases::page_cache::TESTS,
     cases::pinned_file::TESTS,
+    cases::pinned_memory::TESTS,
     cases::shared_segments::TESTS,
     cases::silent_server::TESTS,
     cases::walk::TESTS,

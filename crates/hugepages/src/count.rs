@@ -36,6 +36,7 @@ use rustix::io::Errno;
 use serde::Serialize;
 use units::{Bytes, PAGES_PER_WINDOW, PageSize, Pages, Window};
 
+use crate::observe::Pieces;
 pub use kind::{Kind, kinds};
 use rule::{Base, Contents, Extent, Fate, Frames, Giving, Tally};
 
@@ -122,6 +123,9 @@ pub struct Counted {
     pub total: Superpages,
     /// Blocks of the sizes below 2 MiB, smallest first. `None` where the host gives none, so they were not counted.
     pub small_sizes: Option<Known<Vec<OfSize>>>,
+    /// Memory in mappings without a window.
+    #[serde(flatten)]
+    pub pieces: Pieces,
 }
 
 impl Counted {
@@ -214,6 +218,7 @@ impl Counter {
             why_not_known: String::new(),
             tallies: BTreeMap::new(),
             edges: BTreeMap::new(),
+            pieces: Pieces::default(),
             sizes: BTreeMap::new(),
             before: std::mem::take(&mut self.judged),
             judged: Judged::new(),
@@ -354,6 +359,7 @@ struct Counting {
     tallies: BTreeMap<Kind, Tally>,
     /// Windows over the edge of mappings.
     edges: BTreeMap<Window, Edge>,
+    pieces: Pieces,
     /// Blocks and mapped pages by the number of pages in a block.
     sizes: BTreeMap<usize, (u64, u64)>,
     /// From the last count, and from this one.
@@ -380,6 +386,7 @@ impl Counting {
             return Ok(());
         }
         let windows = windows_of(&self.pagemap, self.pid, mapping)?;
+        self.pieces.add(mapping, Pages(windows.values().map(|contents| contents.resident).sum()));
         let tally = self.tallies.entry(kind).or_default();
         if would_get {
             // Empty windows are not among the windows found.
@@ -528,7 +535,8 @@ impl Counting {
             Some(why) => Known::Unknown(why),
             None => Known::Value(self.sizes.into_iter().map(of_size).collect()),
         });
-        Counted { pid: self.pid, forbidden, by_kind, total: Superpages::of(total, &self.why_not_known), small_sizes }
+        let total = Superpages::of(total, &self.why_not_known);
+        Counted { pid: self.pid, forbidden, by_kind, total, small_sizes, pieces: self.pieces }
     }
 }
 

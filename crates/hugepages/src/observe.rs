@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use access::{AccessMap, Backend, WindowHeat};
 use linux::maps::Mapping;
-use units::{Pages, Rate, Window};
+use serde::{Deserialize, Serialize};
+use units::{Bytes, PageSize, Pages, Rate, Window};
 
 use crate::Refusal;
 use crate::policy::{Evidence, HugeView, Observation, Settings, WindowView, hot_pages_needed};
@@ -66,19 +67,38 @@ pub struct Observed {
 }
 
 /// Private anonymous mappings with memory in them and without an aligned 2 MiB range: no huge page fits in.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Pieces {
     /// Number of mappings.
+    #[serde(rename = "small_mappings", default)]
     pub mappings: u64,
-    /// Resident pages.
-    pub resident: Pages,
+    /// Memory resident in them.
+    #[serde(rename = "small_mapping_bytes", default)]
+    pub resident: Bytes,
+}
+
+impl Pieces {
+    /// Adds a mapping with this number of resident pages, if it is private anonymous memory without a window.
+    pub fn add(&mut self, mapping: &Mapping, resident: Pages) {
+        let holds_none = mapping.range.whole_windows().len() == 0;
+        if resident > Pages(0) && holds_none && mapping.is_anonymous() && mapping.permissions.read {
+            self.mappings += 1;
+            self.resident += resident.bytes();
+        }
+    }
+
+    /// The line for people; `None` below one window of memory.
+    pub fn text(&self) -> Option<String> {
+        let Pieces { mappings, resident } = self;
+        let shown = *resident >= PageSize::Huge.bytes();
+        shown.then(|| format!("in mappings without a window of 2 MiB: {resident} in {mappings} mappings"))
+    }
 }
 
 /// Sums up the mappings without a window.
 pub fn pieces(map: &AccessMap, mappings: &[Mapping]) -> Pieces {
-    let holds_no_window = |mapping: &&Mapping| mapping.range.whole_windows().len() == 0;
-    let small = mappings.iter().filter(|mapping| mapping.is_anonymous() && mapping.permissions.read);
-    let resident = small.filter(holds_no_window).map(|mapping| {
+    let mut sum = Pieces::default();
+    for mapping in mappings.iter().filter(|mapping| mapping.range.whole_windows().len() == 0) {
         let parts = mapping.range.touched_windows().filter_map(|window| {
             let at = map.windows.binary_search_by_key(&window, |heat| heat.window).ok()?;
             let part = mapping.range.intersection(window.range())?;
@@ -86,12 +106,9 @@ pub fn pieces(map: &AccessMap, mappings: &[Mapping]) -> Pieces {
             let pages = first..first + units::cast::index(part.pages().0);
             Some(map.windows[at].present.iter().filter(|page| pages.contains(page)).count() as u64)
         });
-        parts.sum::<u64>()
-    });
-    resident.filter(|pages| *pages > 0).fold(Pieces::default(), |sum, pages| Pieces {
-        mappings: sum.mappings + 1,
-        resident: Pages(sum.resident.0 + pages),
-    })
+        sum.add(mapping, Pages(parts.sum()));
+    }
+    sum
 }
 
 /// Joins an access map with the mappings of the same moment. Windows without any mapping are left out.
@@ -207,7 +224,11 @@ mod tests {
              a00000-e00000 rw-p 00000000 00:00 0 \n\
              e00000-e40000 rw-p 00000000 08:01 77 /some/file\n",
         );
-        assert_eq!(pieces(&all_hot(), &maps), Pieces { mappings: 2, resident: Pages(64 + 256) });
+        assert_eq!(pieces(&all_hot(), &maps), Pieces { mappings: 2, resident: Pages(64 + 256).bytes() });
+        assert_eq!(pieces(&all_hot(), &maps).text(), None, "below one window");
+        let many = Pieces { mappings: 776, resident: Bytes::mib(194) };
+        let line = "in mappings without a window of 2 MiB: 194.0 MiB in 776 mappings";
+        assert_eq!(many.text().as_deref(), Some(line));
         assert_eq!(pieces(&AccessMap::empty(Backend::BpfWalk), &maps), Pieces::default(), "nothing is in memory");
     }
 

@@ -164,7 +164,7 @@ impl Report {
             windows_refused: target.refused(),
             windows_not_split: target.kept(),
             small_mappings: target.pieces().mappings,
-            small_mapping_bytes: target.pieces().resident.bytes(),
+            small_mapping_bytes: target.pieces().resident,
             rss_before_bytes: totals.rss_before,
             rss_after_bytes: rss_after,
             extra_rss_bytes: extra,

@@ -276,6 +276,11 @@ impl Target {
         for why in self.refusals.waiting(self.round.number).chain(self.scan.observed.ineligible.values().copied()) {
             *by_reason.entry(why).or_insert(0) += 1;
         }
+        // Planned again, and not tried yet: the run ended before.
+        let planned: BTreeSet<Window> = self.plan().promote.iter().map(|promotion| promotion.window).collect();
+        for (_, why) in self.refusals.due(self.round.number).filter(|(window, _)| planned.contains(window)) {
+            *by_reason.entry(why).or_insert(0) += 1;
+        }
         let over_budget = self.verdicts().over_budget;
         if over_budget > 0 {
             *by_reason.entry(Refusal::OverBudget).or_insert(0) += over_budget;

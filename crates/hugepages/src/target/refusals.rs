@@ -44,6 +44,12 @@ impl Refusals {
         self.windows.values().filter(move |refused| refused.hot && !refused.may_try_in(round)).map(|one| one.why)
     }
 
+    /// Last reasons of the hot windows that are due for another try.
+    pub fn due(&self, round: u32) -> impl Iterator<Item = (Window, Refusal)> + '_ {
+        let due = self.windows.iter().filter(move |(_, refused)| refused.hot && refused.may_try_in(round));
+        due.map(|(window, refused)| (*window, refused.why))
+    }
+
     /// Records the refusal of a window in a round.
     pub fn record(&mut self, window: Window, why: Refusal, round: u32, program: &dyn Program) {
         let times = self.windows.get(&window).map_or(0, |refused| refused.times) + 1;

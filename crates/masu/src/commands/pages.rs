@@ -6,6 +6,7 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use access::{AccessMap, Backend, Class, Observer, WindowHeat, estimate};
+use hugepages::observe::{self, Pieces};
 use linux::halted::{self, Halted};
 use linux::maps::{self, Mapping};
 use linux::status::HugePages;
@@ -33,6 +34,8 @@ pub struct Report {
     /// Cause for which the process could not run in part of that time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub halted: Option<Halted>,
+    #[serde(flatten)]
+    pub pieces: Pieces,
     pub mappings: Vec<MappingHeat>,
 }
 
@@ -85,6 +88,7 @@ pub fn run(task: &PagesTask) -> Result<Done, Failure> {
         backend: observer.backend(),
         observed_s: map.observed.as_secs_f64(),
         halted,
+        pieces: observe::pieces(map, &mappings),
         mappings: heats,
     };
     let mut out = print::out();
@@ -212,7 +216,7 @@ impl MappingHeat {
 }
 
 fn print(out: &mut impl Write, report: &Report, task: &PagesTask) -> Result<(), Failure> {
-    let Report { pid, name, backend, observed_s, halted, mappings } = report;
+    let Report { pid, name, backend, observed_s, halted, pieces, mappings } = report;
     writeln!(out, "process {pid} ({name})   observed by {backend} for {observed_s:.1} s: {}", backend.exactness())?;
     if let Some(halted) = halted {
         writeln!(out, "in all or part of that time it was {halted}: no access is no sign of idle memory")?;
@@ -235,6 +239,9 @@ fn print(out: &mut impl Write, report: &Report, task: &PagesTask) -> Result<(), 
     if !quiet.is_empty() {
         let resident: Bytes = quiet.iter().map(|heat| heat.resident().bytes()).sum();
         writeln!(out, "\n{} more mappings, small and untouched, hold {resident}: --all shows them", quiet.len())?;
+    }
+    if let Some(line) = pieces.text() {
+        writeln!(out, "\n{line}")?;
     }
     if print::out().is_terminal() {
         writeln!(out, "\nA strip runs from the mapping's first to its last page in memory, in equal parts:")?;
@@ -338,6 +345,7 @@ mod tests {
             backend: Backend::Residency,
             observed_s: 1.5,
             halted: Some(Halted::Stopped),
+            pieces: Pieces { mappings: 3, resident: Bytes::kib(768) },
             mappings: vec![mapping],
         };
         let text = serde_json::to_string(&report).unwrap();

@@ -147,7 +147,11 @@ fn print(out: &mut impl Write, process: &Process) -> Result<(), Failure> {
         let windows = counted.total.not_huge_windows;
         writeln!(out, "{windows} windows failed or were downgraded; which is not known: {why}")?;
     }
-    print_sizes(out, counted)
+    print_sizes(out, counted)?;
+    if let Some(line) = counted.pieces.text() {
+        writeln!(out, "{line}")?;
+    }
+    Ok(())
 }
 
 /// The number, or a dash where it is unknown.

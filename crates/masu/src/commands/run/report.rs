@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
 
 use hugepages::count::{Counted, Kind, Superpages};
+use hugepages::observe::Pieces;
 use linux::Untrusted;
 use linux::untrusted::visible;
 use serde::{Deserialize, Serialize};
@@ -45,6 +46,9 @@ pub struct Report {
     /// Blocks of the sizes below 2 MiB, where the host gives any.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub small_sizes: BTreeMap<Bytes, u64>,
+    /// Memory in mappings without a window, each process at its fullest.
+    #[serde(flatten)]
+    pub pieces: Pieces,
     /// Windows ever reserved by the library, counted as in the paper; without malloc's own reservations.
     pub reserved_ever_windows: u64,
     /// Mappings placed at a multiple of a superpage.
@@ -108,6 +112,7 @@ impl Report {
             processes: 0,
             superpages: BTreeMap::new(),
             small_sizes: BTreeMap::new(),
+            pieces: Pieces::default(),
             reserved_ever_windows: 0,
             aligned_mappings: 0,
             promoted_windows: 0,
@@ -122,6 +127,8 @@ impl Report {
 
     /// Adds the counts of a process.
     pub fn add(&mut self, counted: &Counted) {
+        self.pieces.mappings += counted.pieces.mappings;
+        self.pieces.resident += counted.pieces.resident;
         for of in &counted.by_kind {
             let zero = Windows { failed_windows: Some(0), downgraded_windows: Some(0), ..Windows::default() };
             self.superpages.entry(of.kind).or_insert(zero).add(&of.superpages);
@@ -183,6 +190,9 @@ impl Report {
         }
         for (size, pages) in &self.small_sizes {
             writeln!(to, "  pages of {size}: {pages}")?;
+        }
+        if let Some(line) = self.pieces.text() {
+            writeln!(to, "  {line}")?;
         }
         if self.promoted_windows > 0 {
             writeln!(to, "  made huge from outside: {}", self.promoted_windows)?;
