@@ -211,6 +211,7 @@ mod tests {
             backend: Backend::BpfWalk,
             observed_s: 1.0,
             mappings: vec![mapping],
+            halted: None,
         }
     }
 

@@ -16,6 +16,7 @@ pub mod census;
 pub mod cgroup;
 pub mod children;
 pub mod demo;
+pub mod field;
 pub mod file_mapping;
 pub mod hammer;
 pub mod harness;

@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use bench::aging::{backup, idle_service, served, writers};
 use bench::session::Session;
 use bench::{
-    census, demo, idle_cost, known_hot_set, llc, memcached, paper, redis, remote, scan, sparse, stacks, startup,
+    census, demo, field, idle_cost, known_hot_set, llc, memcached, paper, redis, remote, scan, sparse, stacks, startup,
     superpages, torture, track, transpose,
 };
 use clap::{Parser, Subcommand};
@@ -37,7 +37,7 @@ macro_rules! benches {
         #[derive(Subcommand)]
         enum Bench {
             $($(#[$help])* $Name($($module)::+::Options),)*
-            /// All except demo and llc-guests, one after the other, as published
+            /// All except demo, field and llc-guests, one after the other, as published
             All,
         }
 
@@ -105,6 +105,8 @@ benches! {
     Served: served;
     /// The LRU-split paper's many writers, as their memory grows
     Writers: writers;
+    /// Third-party programs under every feature, their output compared with a run alone
+    Field: field;
     /// Two minutes with Redis, in one table
     Demo: demo;
 }

@@ -42,6 +42,11 @@ impl Masu {
         Ok(Masu { path })
     }
 
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Whether this masu knows the command `run`.
     ///
     /// # Errors
