@@ -19,6 +19,7 @@
 
 mod kind;
 mod rule;
+mod zeros;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -39,6 +40,7 @@ use units::{Bytes, PAGES_PER_WINDOW, PageSize, Pages, Window};
 use crate::observe::Pieces;
 pub use kind::{Kind, kinds};
 use rule::{Base, Contents, Extent, Fate, Frames, Giving, Tally};
+use zeros::Zeros;
 
 /// The windows of one kind of memory, or of all.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -164,6 +166,7 @@ pub struct Counter {
     pid: Pid,
     advice: Option<Advice>,
     judged: Judged,
+    zeros: Zeros,
 }
 
 /// Windows of small pages: number of resident pages, and whether they were huge once. The answer stays valid while
@@ -196,7 +199,7 @@ impl Advice {
 impl Counter {
     /// A counter of `pid`, which has read nothing yet.
     pub fn new(pid: Pid) -> Counter {
-        Counter { pid, advice: None, judged: Judged::new() }
+        Counter { pid, advice: None, judged: Judged::new(), zeros: Zeros::default() }
     }
 
     /// Counts.
@@ -223,7 +226,9 @@ impl Counter {
             before: std::mem::take(&mut self.judged),
             judged: Judged::new(),
         };
-        for (mapping, kind) in mappings.iter().zip(kinds(&mappings)) {
+        self.zeros.retain(&mappings);
+        let kinds = kinds(&mappings, |data| self.zeros.end(self.pid, &mappings, data));
+        for (mapping, kind) in mappings.iter().zip(kinds) {
             let Some(kind) = kind else { continue };
             let flags = self.advice.as_ref().and_then(|advice| advice.on(mapping)).unwrap_or_default();
             counting.at(mapping, kind, flags, giving)?;

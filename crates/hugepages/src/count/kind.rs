@@ -1,4 +1,4 @@
-//! Kind of memory of a mapping, from the list of mappings alone. Pure.
+//! Kind of memory of a mapping, from the list of mappings and the ends of the programs' variables. Pure.
 //!
 //! No I/O, no clock, no randomness.
 
@@ -13,7 +13,8 @@ pub enum Kind {
     Heap,
     /// All other private anonymous memory: large allocations, arenas, the stacks of threads.
     Mmap,
-    /// Zero-initialised variables, of the program or of a library.
+    /// Zero-initialised variables, of the program or of a library. A mapping with other memory, too, is what most of it
+    /// is.
     Bss,
     /// Stack of the first thread.
     Stack,
@@ -38,15 +39,31 @@ impl Kind {
 }
 
 /// Kind of each mapping, in their order; `None` for memory that can never be on huge pages of the program's own: file
-/// data, shared memory, and special mappings of the kernel.
-pub fn kinds(mappings: &[Mapping]) -> Vec<Option<Kind>> {
+/// data, shared memory, and special mappings of the kernel. `zeros_end` has the end of the zeros after the data of a
+/// program or library, `None` where it is not known; only asked for mappings with a window.
+pub fn kinds(mappings: &[Mapping], mut zeros_end: impl FnMut(&Mapping) -> Option<u64>) -> Vec<Option<Kind>> {
     let mut kinds: Vec<Option<Kind>> = Vec::with_capacity(mappings.len());
+    let mut data: Option<&Mapping> = None;
     for (number, mapping) in mappings.iter().enumerate() {
         let before = number.checked_sub(1).and_then(|before| Some((mappings.get(before)?, kinds.get(before)?)));
-        let kind = of(mapping, before.map(|(mapping, kind)| (mapping, *kind)));
+        let mut kind = of(mapping, before.map(|(mapping, kind)| (mapping, *kind)));
+        if kind == Some(Kind::Bss) {
+            data = before.and_then(|(before, kind)| if *kind == Some(Kind::Bss) { data } else { Some(before) });
+            let has_window = mapping.range.whole_windows().len() > 0;
+            let end = data.filter(|_| has_window).and_then(&mut zeros_end);
+            if end.is_some_and(|end| !is_mostly_below(mapping, end)) {
+                kind = Some(Kind::Mmap);
+            }
+        }
         kinds.push(kind);
     }
     kinds
+}
+
+/// Whether at least half of a mapping is below this address.
+fn is_mostly_below(mapping: &Mapping, end: u64) -> bool {
+    let (first, last) = (mapping.range.start().0, mapping.range.end().0);
+    end.clamp(first, last) - first >= (last - first).div_ceil(2)
 }
 
 fn of(mapping: &Mapping, before: Option<(&Mapping, Option<Kind>)>) -> Option<Kind> {
@@ -77,7 +94,20 @@ mod tests {
     use super::*;
 
     fn kinds_of(text: &str) -> Vec<Option<Kind>> {
-        kinds(&linux::maps::parse(text, "maps").unwrap())
+        kinds(&linux::maps::parse(text, "maps").unwrap(), |_| None)
+    }
+
+    #[test]
+    fn memory_mapped_behind_the_zeros_is_no_bss() {
+        let text = "800000-a00000 rw-p 00400000 08:01 11 /usr/bin/x\n\
+                    a00000-1a00000 rw-p 00000000 00:00 0 \n\
+                    1a00000-2000000 rw-p 00000000 00:00 0 \n";
+        let with_end = |end| kinds(&linux::maps::parse(text, "maps").unwrap(), |_| Some(end));
+        let (bss, mmap) = (Some(Kind::Bss), Some(Kind::Mmap));
+        assert_eq!(with_end(0x2000000), [None, bss, bss]);
+        assert_eq!(with_end(0x1a00000), [None, bss, mmap]);
+        assert_eq!(with_end(0xa01000), [None, mmap, mmap], "the kernel merged a page of zeros with a heap");
+        assert_eq!(with_end(0xa00000), [None, mmap, mmap], "a program without zeros");
     }
 
     #[test]
@@ -148,6 +178,6 @@ mod tests {
              600000-800000 rwxp 00000000 00:00 0 \n",
         );
         assert_eq!(found, [Some(Kind::Code), Some(Kind::Mmap)]);
-        assert_eq!(kinds(&[]), []);
+        assert_eq!(kinds(&[], |_| None), []);
     }
 }
