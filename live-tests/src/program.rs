@@ -42,6 +42,7 @@ pub(crate) fn run() -> ExitCode {
         "stack" => kinds::stacks(),
         "limited" => kinds::limited(),
         "half" => kinds::half_a_window(),
+        "short" => kinds::short(),
         "thin" => kinds::thin(number(1)),
         "churn" => threads::churn(number(1), number(2)),
         "many" => threads::many_children(number(1)),

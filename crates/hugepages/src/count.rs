@@ -328,6 +328,25 @@ pub fn full_windows(files: &impl KernelFiles, pid: Pid) -> Result<Vec<Window>, E
     Ok(full)
 }
 
+/// Windows of private anonymous memory that are resident in part and not huge, by rising address: each may be the rest of
+/// a huge page.
+///
+/// # Errors
+/// As [`huge_windows`].
+pub fn holed_windows(files: &impl KernelFiles, pid: Pid) -> Result<Vec<Window>, Error> {
+    let pagemap = Pagemap::open(pid)?;
+    let mut holed = Vec::new();
+    for mapping in maps::maps(files, pid)?.iter().filter(|mapping| mapping.is_anonymous()) {
+        let contents = windows_of(&pagemap, pid, mapping)?.into_iter();
+        let is_holed = |contents: &Contents| {
+            !contents.is_huge() && contents.resident > 0 && contents.resident < PAGES_PER_WINDOW as u64
+        };
+        holed.extend(contents.filter(|(_, contents)| is_holed(contents)).map(|(window, _)| window));
+    }
+    holed.dedup(); // two mappings may share a window
+    Ok(holed)
+}
+
 /// Contents of a mapping's windows; empty windows are left out.
 fn windows_of(pagemap: &Pagemap, pid: Pid, mapping: &Mapping) -> Result<BTreeMap<Window, Contents>, Error> {
     let mut windows = BTreeMap::new();

@@ -24,6 +24,8 @@
 //!
 //! No I/O, no clock, no randomness.
 
+use std::collections::BTreeSet;
+
 use units::cast::fits;
 use units::{Bytes, Fraction, NonZeroFraction, PAGES_PER_WINDOW, PageSize, Pages, Rate, Window};
 
@@ -142,6 +144,8 @@ pub struct Plan {
     pub probe: Vec<Window>,
     /// Windows to demote.
     pub demote: Vec<Window>,
+    /// Windows that deserve a huge page, but the budget is spent.
+    pub over_budget: BTreeSet<Window>,
     /// Number of windows with each verdict.
     pub verdicts: Tally,
 }
@@ -219,6 +223,7 @@ pub fn decide(windows: &[WindowView], budget: Budget, s: Settings) -> Plan {
             left = left - promotion.cost;
             plan.promote.push(promotion);
         } else {
+            plan.over_budget.insert(promotion.window);
             plan.verdicts.over_budget += 1;
         }
     }

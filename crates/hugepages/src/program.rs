@@ -24,7 +24,7 @@ use units::{AddressRange, Bytes, Window};
 
 use crate::refusal::Traits;
 
-use lazily_freed::LazilyFreed;
+pub use lazily_freed::LazilyFreed;
 
 /// The loop's interface to a program.
 pub trait Program {
@@ -107,6 +107,14 @@ pub trait Program {
     /// Huge pages split on the host since boot; `None` if the kernel does not count them.
     fn splits_of_host(&self) -> Option<u64> {
         None
+    }
+
+    /// Resident memory that was freed lazily (MADV_FREE), as last read: the kernel may take it at any time.
+    ///
+    /// # Errors
+    /// `Gone` when the process ended.
+    fn lazily_freed_bytes(&self) -> Result<Bytes, Error> {
+        Ok(Bytes(0))
     }
 
     /// Resident pages of a window that were freed lazily (MADV_FREE), and those that may have been: some were written
@@ -317,6 +325,10 @@ impl<F: KernelFiles> Program for RunningProgram<F> {
 
     fn splits_of_host(&self) -> Option<u64> {
         vmstat::vmstat(&self.files).ok()?.thp_split_page
+    }
+
+    fn lazily_freed_bytes(&self) -> Result<Bytes, Error> {
+        self.lazily_freed.bytes(&self.files, self.pid)
     }
 
     fn lazily_freed(&self, window: Window) -> Result<PageSet, Error> {

@@ -34,16 +34,40 @@ pub struct Report {
     pub settled: bool,
     /// Time of settling, after the start.
     pub settled_s: Option<f64>,
-    /// Windows that could be huge, or are.
+    /// Windows that could be huge or are, and hot ones that cannot be huge: `windows_huge`, `windows_compactable`,
+    /// `windows_cold`, `windows_waiting` and `windows_refused` together.
     pub windows_seen: u64,
-    /// Windows with enough hot pages.
+    /// Huge at the last look, by masu or not.
+    #[serde(default)]
+    pub windows_huge: u64,
+    /// Without a hot page.
+    #[serde(default)]
+    pub windows_cold: u64,
+    /// To be promoted, and not promoted yet; in a dry run, those that would be.
+    #[serde(default)]
+    pub windows_waiting: u64,
+    /// Windows with enough hot pages, huge or not.
     pub windows_hot: u64,
     /// Windows with some hot pages, too few: the program could compact them.
     pub windows_compactable: u64,
-    /// Windows that masu made huge; in a dry run, would make huge.
+    /// Windows that masu made huge, counted once per promotion: `windows_still_huge`, `windows_torn`,
+    /// `windows_unmapped`, `windows_split_by_others`, and `windows_demoted` without `windows_demoted_found`. In a dry
+    /// run, windows that it would make huge.
     pub windows_promoted: u64,
     /// Windows that masu split again.
     pub windows_demoted: u64,
+    /// Part of these that masu found huge.
+    #[serde(default)]
+    pub windows_demoted_found: u64,
+    /// Promoted, and given back in part by the program.
+    #[serde(default)]
+    pub windows_torn: u64,
+    /// Promoted, and given back whole by the program, or gone with its exec.
+    #[serde(default)]
+    pub windows_unmapped: u64,
+    /// Promoted, and small again with all of their pages: a fork, reclaim, a change of protection.
+    #[serde(default)]
+    pub windows_split_by_others: u64,
     /// Hot windows without a huge page, by reason.
     pub windows_refused: BTreeMap<Refusal, u64>,
     /// Idle huge windows that masu did not split, by reason.
@@ -67,10 +91,13 @@ pub struct Report {
     /// Memory that demotion returned.
     pub returned_bytes: Bytes,
     /// Torn huge pages that masu split: the program had given back a part of each.
+    #[serde(default)]
     pub torn_windows: u64,
     /// Memory that these splits freed: charged to the memory cgroup, and not resident.
+    #[serde(default)]
     pub torn_returned_bytes: Bytes,
     /// Windows that masu promoted and that are huge at the end.
+    #[serde(default)]
     pub windows_still_huge: u64,
     /// Cost of one scan.
     pub scan_us_per_gib: Option<f64>,
@@ -145,7 +172,8 @@ impl Report {
             windows: answer.windows,
             extra_rss_bytes: answer.extra_rss,
         });
-        let (verdicts, totals) = (target.verdicts(), target.totals);
+        let (columns, ends) = (target.columns(), target.ends());
+        let totals = target.totals;
         let rss_after = target.rss_now();
         Report {
             pid: target.pid,
@@ -156,12 +184,19 @@ impl Report {
             halted: target.halted().cloned(),
             settled: totals.settled_at.is_some() && !target.was_halted() && target.phase != Phase::Watching,
             settled_s: totals.settled_at.map(|at| at.as_secs_f64()),
-            windows_seen: verdicts.scanned,
-            windows_hot: verdicts.hot,
-            windows_compactable: verdicts.compact,
-            windows_promoted: if dry_run { planned.len() as u64 } else { totals.promoted },
+            windows_seen: columns.seen(),
+            windows_huge: columns.huge,
+            windows_cold: columns.cold,
+            windows_waiting: columns.waiting,
+            windows_hot: target.verdicts().hot,
+            windows_compactable: columns.too_few,
+            windows_promoted: if dry_run { columns.waiting } else { totals.promoted },
             windows_demoted: totals.demoted,
-            windows_refused: target.refused(),
+            windows_demoted_found: totals.demoted.saturating_sub(ends.demoted),
+            windows_torn: ends.torn,
+            windows_unmapped: ends.unmapped,
+            windows_split_by_others: ends.split_by_others,
+            windows_refused: columns.refused,
             windows_not_split: target.kept(),
             small_mappings: target.pieces().mappings,
             small_mapping_bytes: target.pieces().resident,
@@ -222,10 +257,17 @@ mod tests {
             settled: true,
             settled_s: Some(2.5),
             windows_seen: 9,
+            windows_huge: 2,
+            windows_cold: 1,
+            windows_waiting: 1,
             windows_hot: 8,
             windows_compactable: 1,
             windows_promoted: 6,
             windows_demoted: 2,
+            windows_demoted_found: 1,
+            windows_torn: 1,
+            windows_unmapped: 1,
+            windows_split_by_others: 0,
             windows_refused: BTreeMap::from([(Refusal::NoHugePage, 1), (Refusal::NotHugeAfterwards, 3)]),
             windows_not_split: BTreeMap::from([(Refusal::Locked, 4)]),
             small_mappings: 2,

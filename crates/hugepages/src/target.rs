@@ -1,11 +1,13 @@
 //! One program under attach: its settings, its plan, and the actions on its windows.
 
+mod columns;
 mod extra;
 mod halt;
 mod huge;
 mod process;
 mod refusals;
 mod torn;
+mod undo;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -14,6 +16,7 @@ use access::{Backend, Observer};
 use linux::{Error, Pid, Untrusted};
 use units::{Bytes, Pages, Rate, Window};
 
+pub use self::columns::{Columns, Ends};
 use self::halt::Halt;
 use self::huge::HugeWindows;
 use self::process::{AddressSpace, Process};
@@ -245,6 +248,7 @@ impl Target {
             let Some(state) = self.process.program().state(window)? else { return Ok(Missing::default()) };
             if state.huge {
                 self.refusals.remove(window);
+                self.huge.record_found(window);
                 continue;
             }
             self.huge.record_state(window, state);
@@ -268,24 +272,6 @@ impl Target {
         missing.never = if policy::is_noise(never, noise) { 0 } else { never };
         missing.torn = if policy::is_noise(split, noise) { 0 } else { split };
         Ok(missing)
-    }
-
-    /// Hot windows without a huge page, by reason, now.
-    pub fn refused(&self) -> BTreeMap<Refusal, u64> {
-        let mut by_reason = BTreeMap::new();
-        for why in self.refusals.waiting(self.round.number).chain(self.scan.observed.ineligible.values().copied()) {
-            *by_reason.entry(why).or_insert(0) += 1;
-        }
-        // Planned again, and not tried yet: the run ended before.
-        let planned: BTreeSet<Window> = self.plan().promote.iter().map(|promotion| promotion.window).collect();
-        for (_, why) in self.refusals.due(self.round.number).filter(|(window, _)| planned.contains(window)) {
-            *by_reason.entry(why).or_insert(0) += 1;
-        }
-        let over_budget = self.verdicts().over_budget;
-        if over_budget > 0 {
-            *by_reason.entry(Refusal::OverBudget).or_insert(0) += over_budget;
-        }
-        by_reason
     }
 
     /// Results of other hot fractions, from the last observation.
@@ -315,8 +301,10 @@ impl Target {
     }
 
     fn budget(&self) -> Result<Budget, Error> {
-        let spent = self.extra_rss();
-        Ok(Budget { base: self.process.program().resident()?.saturating_sub(spent), spent })
+        let (program, spent) = (self.process.program(), self.extra_rss());
+        // Lazily freed memory is resident, and the program has given it back.
+        let freed = program.lazily_freed_bytes()?;
+        Ok(Budget { base: program.resident()?.saturating_sub(freed).saturating_sub(spent), spent })
     }
 
     /// Starts a round: clears the accessed bits.
@@ -464,7 +452,10 @@ impl Target {
                 // A window that a fork split and that is huge again is no change: it would go on for ever.
                 self.round.changed += u64::from(self.served.insert(window));
             }
-            Promoted::Already => self.refusals.remove(window),
+            Promoted::Already => {
+                self.refusals.remove(window);
+                self.huge.record_found(window);
+            }
             Promoted::No(why) => self.refuse(window, why),
             Promoted::Astray(split) => self.count_astray(window, split),
         }
@@ -502,7 +493,9 @@ impl Target {
 
     fn refuse(&mut self, window: Window, why: Refusal) {
         if why == Refusal::OverBudget {
-            self.scan.plan.verdicts.over_budget += 1; // as if the plan had known; judged again at the next scan
+            // As if the plan had known; judged again at the next scan.
+            let is_new = self.scan.plan.over_budget.insert(window);
+            self.scan.plan.verdicts.over_budget += u64::from(is_new);
             return;
         }
         self.totals.refused += 1;
@@ -569,6 +562,11 @@ impl Target {
             self.served.remove(&window);
             self.round.changed += 1;
         }
+        if matches!(outcome, Demoted::Already { .. })
+            && let Some(freed) = act::split_torn(self.process.program(), window)?
+        {
+            self.torn.count(freed);
+        }
         Ok(())
     }
 
@@ -578,23 +576,5 @@ impl Target {
         self.totals.demoted += 1;
         self.totals.returned += returned;
         true
-    }
-
-    /// Splits every window that masu promoted (`--undo`) and returns those that stayed huge all the same, by reason. A
-    /// program that has ended has nothing to undo.
-    pub fn undo(&mut self) -> BTreeMap<Refusal, u64> {
-        let ours: Vec<Window> = self.huge.promoted().map(|(window, ..)| window).collect();
-        for window in ours {
-            match self.demote(window) {
-                Err(error) if error.is_gone() => return BTreeMap::new(),
-                // Windows that were not split are still promoted, and counted below.
-                Ok(()) | Err(_) => {}
-            }
-        }
-        let mut stayed = BTreeMap::new();
-        for (.., huge) in self.huge.promoted() {
-            *stayed.entry(huge.kept.unwrap_or(Refusal::Other)).or_insert(0) += 1;
-        }
-        stayed
     }
 }

@@ -69,6 +69,10 @@ pub struct Totals {
     pub returned: Bytes,
     /// Windows that were split, filled up, and are huge again.
     pub promoted_again: u64,
+    /// Windows that the program gave back in part, whose blocks were split.
+    pub torn: u64,
+    /// Memory that this freed: charged to the memory cgroup, and not resident.
+    pub torn_returned: Bytes,
     /// Exact counts.
     pub counted: u64,
     /// Scans.
@@ -195,6 +199,14 @@ impl Trimmer {
         self.windows.retain(|window, _| huge.contains(window));
         self.refused.retain(|window, _| huge.contains(window));
         changed |= huge != self.huge;
+        // Not huge any more, and not split here: the program may have given back a part.
+        let smaller: Vec<Window> = self.huge.difference(&huge).copied().collect();
+        for window in smaller.into_iter().take_while(|_| !stop()) {
+            if let Some(freed) = act::split_torn(self.program.as_ref(), window)? {
+                self.totals.torn += 1;
+                self.totals.torn_returned += freed;
+            }
+        }
         self.huge.clone_from(&huge);
         for window in huge {
             if stop() {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use linux::{Pid, Rooted, smaps};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -22,7 +23,9 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     a_dry_run_touches_nothing [RemoteCollapse, HugePageModes];
     pages_reports_in_the_promised_words [HugePageModes];
     idle_locked_memory_is_named_and_attach_ends [RemoteCollapse, HugePageModes];
+    lazily_freed_memory_is_not_promoted_for_free [RemoteCollapse, HugePageModes];
     what_a_program_tears_is_counted_and_given_back [RemoteCollapse, HugePageModes];
+    set_huge_off_splits_what_a_program_tore [RemoteCollapse, RemoteAdvice, HugePageModes];
     ctrl_c_and_sigterm_end_with_the_report;
     a_broken_pipe_is_a_normal_end;
     a_program_that_ends_half_way_is_reported_with_status_1;
@@ -103,6 +106,18 @@ const ATTACH_FIELDS: [&str; 16] = [
     "what_if",
 ];
 
+/// Each window is in one column of a report, and each promotion has one end.
+fn adds_up(report: &Value) -> Outcome {
+    let of = |name: &str| report[name].as_u64().ok_or_else(|| format!("no {name}: {report}"));
+    let sum = |names: &[&str]| names.iter().try_fold(0, |sum, name| of(name).map(|one| sum + one));
+    let refused = report["windows_refused"].as_object().ok_or("no object")?.values().filter_map(Value::as_u64);
+    let columns = ["windows_huge", "windows_compactable", "windows_cold", "windows_waiting"];
+    assert_eq!(of("windows_seen")?, sum(&columns)? + refused.sum::<u64>(), "{report}");
+    let ends = ["windows_still_huge", "windows_torn", "windows_unmapped", "windows_split_by_others", "windows_demoted"];
+    assert_eq!(of("windows_promoted")? + of("windows_demoted_found")?, sum(&ends)?, "{report}");
+    Ok(())
+}
+
 /// From the command line to huge pages in a running program.
 fn attach_promotes_and_reports_in_the_promised_words(host: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
@@ -119,6 +134,7 @@ fn attach_promotes_and_reports_in_the_promised_words(host: &Host) -> Outcome {
     assert!(report["settled_s"].as_f64().is_some_and(|s| s > 0.0));
     assert_eq!(report["windows_promoted"], 2, "{report}");
     assert_eq!(report["windows_demoted"], 0);
+    adds_up(&report)?;
     assert_eq!(report["extra_rss_fraction"], 0.0);
     assert!(report["windows_refused"].is_object());
     let fractions: Vec<f64> = report["what_if"]
@@ -157,11 +173,41 @@ fn idle_locked_memory_is_named_and_attach_ends(host: &Host) -> Outcome {
     Ok(())
 }
 
-/// A program gives back three quarters of each huge page: stat counts what the kernel keeps, and attach frees it.
-fn what_a_program_tears_is_counted_and_given_back(_: &Host) -> Outcome {
-    const MADV_COLLAPSE: i32 = 25;
-    const WINDOWS: u64 = 4;
+/// The kernel may take lazily freed pages. A promotion would make them ordinary memory, beyond a budget of nothing.
+fn lazily_freed_memory_is_not_promoted_for_free(host: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
+    let mut process = TargetProcess::start()?;
+    let heap = process.map(Backing::Anonymous, WINDOWS)?;
+    process.write(heap.all(), 7)?;
+    let hot: Vec<Part> = (0..WINDOWS).map(|window| heap.window(window).first(200)).collect();
+    (0..WINDOWS)
+        .try_for_each(|window| process.advise(heap.pages(window * 512 + 200, window * 512 + 512), libc::MADV_FREE))?;
+    let pid = process.pid().to_string();
+    let freed = || -> Result<u64, libtest_mimic::Failed> {
+        let freed = smaps::rollup(&Rooted::host(), Pid(pid.parse()?))?.lazy_free;
+        Ok(freed.ok_or("no LazyFree")?.0)
+    };
+    let before = freed()?;
+    assert!(before > HUGE * WINDOWS / 2, "{before} bytes freed lazily");
+    assert_eq!(json(&["stat", &pid, "--json"])?["lazily_freed_bytes"], freed()?);
+    let arguments = ["attach", &pid, "--until-settled", "--max-extra-rss", "0", "--json"];
+    let said = run_on(&mut process, &hot, &arguments)?;
+    let report: Value = serde_json::from_str(&said.out)?;
+    assert_eq!((&report["windows_promoted"], &report["extra_rss_bytes"]), (&0.into(), &0.into()), "{report}");
+    assert_eq!(report["windows_refused"]["lazily-freed"], WINDOWS, "{report}");
+    adds_up(&report)?;
+    assert!(freed()? >= before, "{} of {before} bytes are still free", freed()?);
+    assert_eq!(huge_bytes(host, &process, heap)?, 0);
+    hot.into_iter().try_for_each(|part| process.check(part, 7))?;
+    Ok(())
+}
+
+/// Windows of [`torn_process`].
+const WINDOWS: u64 = 4;
+
+/// A program that gave back three quarters of each of its huge pages.
+fn torn_process() -> Result<(TargetProcess, Mapping), libtest_mimic::Failed> {
+    const MADV_COLLAPSE: i32 = 25;
     let mut process = TargetProcess::start()?;
     let heap = process.map(Backing::Anonymous, WINDOWS)?;
     process.write(heap.all(), 7)?;
@@ -169,6 +215,26 @@ fn what_a_program_tears_is_counted_and_given_back(_: &Host) -> Outcome {
     (0..WINDOWS).try_for_each(|window| {
         process.advise(heap.pages(window * 512 + 128, window * 512 + 512), libc::MADV_DONTNEED)
     })?;
+    Ok((process, heap))
+}
+
+/// `masu set huge=off` leaves no block that the kernel keeps for a part that the program gave back.
+fn set_huge_off_splits_what_a_program_tore(_: &Host) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let (mut process, heap) = torn_process()?;
+    let pid = process.pid().to_string();
+    let report = json(&["set", &pid, "huge=off", "--json"])?;
+    let split = (&report["torn_windows"], &report["torn_returned_bytes"]);
+    assert_eq!(split, (&WINDOWS.into(), &(WINDOWS * 384 * 4096).into()), "{report}");
+    assert_eq!(json(&["stat", &pid, "--json"])?["total"]["torn_bytes"], 0);
+    (0..WINDOWS).try_for_each(|window| process.check(heap.pages(window * 512, window * 512 + 128), 7))?;
+    Ok(())
+}
+
+/// A program gives back three quarters of each huge page: stat counts what the kernel keeps, and attach frees it.
+fn what_a_program_tears_is_counted_and_given_back(_: &Host) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let (mut process, heap) = torn_process()?;
     let pid = process.pid().to_string();
     let torn = || -> Result<(Value, Value), libtest_mimic::Failed> {
         let total = json(&["stat", &pid, "--json"])?["total"].clone();
@@ -178,6 +244,7 @@ fn what_a_program_tears_is_counted_and_given_back(_: &Host) -> Outcome {
     let report = json(&["attach", &pid, "--until-settled", "--json"])?;
     let split = (&report["torn_windows"], &report["torn_returned_bytes"]);
     assert_eq!(split, (&WINDOWS.into(), &(WINDOWS * 384 * 4096).into()), "{report}");
+    adds_up(&report)?;
     assert_eq!(torn()?.1, Value::from(0));
     (0..WINDOWS).try_for_each(|window| process.check(heap.pages(window * 512, window * 512 + 128), 7))?;
     Ok(())
@@ -192,6 +259,7 @@ fn undo_leaves_no_huge_window(host: &Host) -> Outcome {
     assert_eq!((said.code(), said.err.as_str()), (0, ""));
     let report: Value = serde_json::from_str(&said.out)?;
     assert_eq!((&report["windows_promoted"], &report["windows_demoted"]), (&2.into(), &2.into()));
+    adds_up(&report)?;
     assert_eq!(huge_bytes(host, &process, heap)?, 0);
     check(&mut process, heap)
 }

@@ -25,6 +25,7 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     text_is_huge_when_asked_for [CCompiler];
     smaller_sizes_serve_what_is_too_small_for_a_window;
     half_of_a_window_can_go_and_the_rest_stays [PageFrames];
+    windows_that_live_for_some_milliseconds_have_a_line;
     what_is_touched_thinly_comes_back_within_seconds [PageFrames, RemoteAdvice, RemoteCollapse];
     memory_that_many_threads_change_is_never_damaged;
 };
@@ -301,6 +302,21 @@ fn half_of_a_window_can_go_and_the_rest_stays(_: &Host) -> Outcome {
     let report = report.read()?;
     assert_eq!(report["superpages"]["mmap"]["allocated_windows"], 6, "{report}");
     assert!(total(&report, "downgraded_windows") >= 2, "{report}");
+    Ok(())
+}
+
+/// Windows that are unmapped before the end are in the report: in a count, or as windows without one.
+fn windows_that_live_for_some_milliseconds_have_a_line(_: &Host) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let report = Report::new("short");
+    let counted = lines(&said(&mut run_program(&["--report", report.path(), "--json"], &["short"])?)?)?;
+    assert_eq!(windows(&counted, "filled")?, (8, 8));
+    let report = report.read()?;
+    let number = |what: &str| report[what].as_u64().ok_or_else(|| format!("no {what}: {report}"));
+    assert!(number("reserved_ever_windows")? >= 8, "{report}");
+    assert!(number("uncounted_windows")? + total(&report, "reserved_windows") >= 8, "{report}");
+    let at_end = report["superpages_at_end"]["mmap"]["allocated_windows"].as_u64();
+    assert!(at_end.is_none_or(|windows| windows < 8), "{report}");
     Ok(())
 }
 

@@ -183,6 +183,16 @@ fn rss() -> Result<usize, Wrong> {
     Ok(text.split(' ').nth(1).ok_or("short")?.parse::<usize>()? * PAGE)
 }
 
+/// Fills eight windows, unmaps them at once, and goes on for a while.
+pub(super) fn short() -> Result<(), Wrong> {
+    let memory = filled("filled", Memory::map(8 * HUGE, READ_WRITE, PRIVATE)?)?;
+    std::thread::sleep(Duration::from_millis(10));
+    memory.unmap()?;
+    // Long enough for a count that does not find them.
+    std::thread::sleep(Duration::from_millis(700));
+    Ok(())
+}
+
 /// Touches every eighth page of `windows` windows; waits up to 20 s until the unneeded memory has been freed.
 pub(super) fn thin(windows: u64) -> Result<(), Wrong> {
     // The check's own memory is allocated before.

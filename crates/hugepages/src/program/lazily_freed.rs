@@ -8,6 +8,7 @@ use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use linux::{Error, KernelFiles, Pid, smaps, vmstat};
+use units::Bytes;
 
 /// Validity of a reading of the host's counter. Pages are counted with a delay of this order anyway: the kernel marks
 /// them in batches.
@@ -20,6 +21,8 @@ const ROLLUP_EVERY_MIN: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug)]
 struct Answer {
     may_have: bool,
+    /// Such memory, by the rollup.
+    bytes: Bytes,
     /// Host's counter just before the rollup; `None` where the kernel does not keep it.
     counter: Option<u64>,
     /// Time until which no other rollup is read.
@@ -54,10 +57,20 @@ impl LazilyFreed {
         }
         let rollup = smaps::rollup(files, pid)?;
         // A kernel without the line (before 4.12) has no process whose pages could be told.
-        let may_have = rollup.lazy_free.is_some_and(|bytes| bytes.0 > 0);
+        let bytes = rollup.lazy_free.unwrap_or_default();
+        let may_have = bytes > Bytes(0);
         let not_before = Instant::now() + ROLLUP_EVERY_MIN.max(looked.elapsed() * 10);
-        self.0.set(Some(Answer { may_have, counter, not_before, looked }));
+        self.0.set(Some(Answer { may_have, bytes, counter, not_before, looked }));
         Ok(may_have)
+    }
+
+    /// Memory in such pages, as last read: at most some seconds ago.
+    ///
+    /// # Errors
+    /// `Gone` when the process ended.
+    pub fn bytes(&self, files: &impl KernelFiles, pid: Pid) -> Result<Bytes, Error> {
+        self.may_be(files, pid)?;
+        Ok(self.0.get().map_or(Bytes(0), |answer| answer.bytes))
     }
 
     /// Forgets everything: the process has another address space.
@@ -90,6 +103,8 @@ mod tests {
         assert!(!ask(&kernel("pglazyfree 7\n", "0")));
         assert!(!ask(&kernel("pglazyfree 7\n", "4")), "not read again");
         assert!(ask(&kernel("pglazyfree 8\n", "4")), "some program freed a page");
+        let fresh = LazilyFreed::default();
+        assert_eq!(fresh.bytes(&kernel("pglazyfree 8\n", "4"), Pid(42)), Ok(Bytes::kib(4)));
         lazily_freed.clear();
         assert!(!ask(&kernel("pglazyfree 8\n", "0")));
     }

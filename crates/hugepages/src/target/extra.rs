@@ -64,11 +64,22 @@ impl ExtraMemory {
     /// # Errors
     /// `Gone` when the process ended.
     pub fn measure(&mut self, program: &dyn Program) -> Result<(), Error> {
-        for window in self.leftovers.keys().copied().collect::<Vec<_>>() {
-            if let Some(before) = self.remove_leftover(window) {
-                let now = program.state(window)?.unwrap_or_default().resident;
-                self.record_leftover(window, before, now);
-            }
+        self.leftovers
+            .keys()
+            .copied()
+            .collect::<Vec<_>>()
+            .into_iter()
+            .try_for_each(|one| self.measure_one(one, program))
+    }
+
+    /// Measures the leftover of a window again, if it has one.
+    ///
+    /// # Errors
+    /// `Gone` when the process ended.
+    pub fn measure_one(&mut self, window: Window, program: &dyn Program) -> Result<(), Error> {
+        if let Some(before) = self.remove_leftover(window) {
+            let now = program.state(window)?.unwrap_or_default().resident;
+            self.record_leftover(window, before, now);
         }
         Ok(())
     }

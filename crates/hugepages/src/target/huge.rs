@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 
 use access::residency::WindowState;
 use linux::Error;
-use units::{Bytes, Pages, Rate, Window};
+use units::{Bytes, PAGES_PER_WINDOW, Pages, Rate, Window};
 
+use super::columns::Ends;
 use super::extra::ExtraMemory;
 use crate::Refusal;
-use crate::act::Demoted;
+use crate::act::{self, Demoted};
 use crate::observe::{Before, HugeWindow};
 use crate::policy::{self, Observation, Promotion, Settings, WindowView};
 use crate::program::Program;
@@ -23,6 +24,8 @@ pub struct HugeWindows {
     extra: ExtraMemory,
     /// Number of splits by masu, for each window.
     splits: BTreeMap<Window, u32>,
+    /// Ends of the promotions that did not last.
+    ends: Ends,
     /// Windows that masu did not promote are never split: the program has an arena.
     own_only: bool,
 }
@@ -36,6 +39,11 @@ impl HugeWindows {
     /// Memory that promotion added.
     pub fn extra(&self) -> Bytes {
         self.extra.total()
+    }
+
+    /// Ends of the promotions that did not last.
+    pub fn ends(&self) -> Ends {
+        self.ends
     }
 
     /// Windows promoted by masu, with their states before.
@@ -88,9 +96,26 @@ impl HugeWindows {
         }
         if let Some(before) = self.windows.get(&window).and_then(|huge| huge.before) {
             self.windows.remove(&window);
-            self.extra.record_leftover(window, before.resident, state.resident);
+            self.record_end(window, before, state);
             self.sum_up();
         }
+    }
+
+    /// Records a window of masu's that others split, or that is gone.
+    fn record_end(&mut self, window: Window, before: Before, state: WindowState) {
+        self.ends.add(state);
+        // The kernel keeps a torn block whole until it is split.
+        let held = if act::is_torn(state) { Pages(PAGES_PER_WINDOW as u64) } else { state.resident };
+        self.extra.record_leftover(window, before.resident, held);
+    }
+
+    /// Records a window that became huge without masu.
+    pub fn record_found(&mut self, window: Window) {
+        // khugepaged or the program made a window huge again that masu had split: masu does not work against them.
+        let new = HugeWindow { left_alone: self.splits.contains_key(&window), ..HugeWindow::default() };
+        self.windows.entry(window).or_insert(new);
+        self.extra.remove_leftover(window);
+        self.sum_up();
     }
 
     /// Views of the windows that may be split.
@@ -104,7 +129,8 @@ impl HugeWindows {
 
     /// Removes all of the address space before an exec.
     pub fn clear(&mut self) {
-        *self = HugeWindows { own_only: self.own_only, ..HugeWindows::default() };
+        self.ends.unmapped += self.promoted().count() as u64;
+        *self = HugeWindows { own_only: self.own_only, ends: self.ends, ..HugeWindows::default() };
     }
 
     /// Measures the memory in windows that were split.
@@ -113,6 +139,16 @@ impl HugeWindows {
     /// `Gone` when the process ended.
     pub fn measure_extra(&mut self, program: &dyn Program) -> Result<(), Error> {
         self.extra.measure(program)?;
+        self.sum_up();
+        Ok(())
+    }
+
+    /// Measures a window whose torn block was split.
+    ///
+    /// # Errors
+    /// `Gone` when the process ended.
+    pub fn measure_torn(&mut self, window: Window, program: &dyn Program) -> Result<(), Error> {
+        self.extra.measure_one(window, program)?;
         self.sum_up();
         Ok(())
     }
@@ -141,7 +177,7 @@ impl HugeWindows {
             if state.huge {
                 self.windows.insert(window, huge);
             } else {
-                self.extra.record_leftover(window, before.resident, state.resident);
+                self.record_end(window, before, state);
             }
         }
         self.sum_up();
@@ -152,11 +188,13 @@ impl HugeWindows {
     pub fn record_promotion(&mut self, promotion: &Promotion, resident: Pages, observation: Observation) {
         let window = promotion.window;
         self.extra.add(policy::cost(resident));
-        // Memory that an earlier promotion left there is not the program's own.
-        let resident = self.extra.remove_leftover(window).unwrap_or(resident);
+        // Memory that an earlier promotion left there is not the program's own, nor are pages that it gave back since.
+        let resident = self.extra.remove_leftover(window).map_or(resident, |before| before.min(resident));
         let before = Before { hot: promotion.hot, resident, walks: promotion.walks, observation };
         let times_split = self.splits.get(&window).copied().unwrap_or(0);
-        self.windows.insert(window, HugeWindow { before: Some(before), times_split, ..HugeWindow::default() });
+        let huge = HugeWindow { before: Some(before), times_split, ..HugeWindow::default() };
+        let earlier = self.windows.insert(window, huge).and_then(|huge| huge.before);
+        self.ends.split_by_others += u64::from(earlier.is_some());
     }
 
     /// Records a collapse that hit the program's next address space, and its split. The memory resident before is
@@ -165,6 +203,7 @@ impl HugeWindows {
         match split {
             Demoted::Already { .. } => {}
             Demoted::Yes { returned, resident } => {
+                self.ends.demoted += 1;
                 if returned == Bytes(0) {
                     self.extra.record_leftover(window, Pages(0), resident);
                 }
@@ -182,14 +221,21 @@ impl HugeWindows {
     /// Records the result of a split.
     pub fn record_split(&mut self, window: Window, outcome: Demoted) {
         let huge = self.windows.remove(&window).unwrap_or_default();
+        let is_ours = huge.before.is_some();
         let resident = match outcome {
             Demoted::No => {
                 self.windows.insert(window, HugeWindow { left_alone: true, ..huge });
                 return;
             }
-            Demoted::Already { resident } => resident,
+            Demoted::Already { resident } => {
+                if is_ours {
+                    self.ends.add(WindowState { resident, ..WindowState::default() });
+                }
+                resident
+            }
             Demoted::Yes { resident, .. } => {
                 *self.splits.entry(window).or_insert(0) += 1;
+                self.ends.demoted += u64::from(is_ours);
                 resident
             }
         };

@@ -39,15 +39,14 @@ impl Refusals {
         self.windows.get(&window).is_none_or(|refused| refused.may_try_in(round))
     }
 
-    /// Reasons of the hot windows that wait for another try. A window due for another try is judged by the plan.
-    pub fn waiting(&self, round: u32) -> impl Iterator<Item = Refusal> + '_ {
-        self.windows.values().filter(move |refused| refused.hot && !refused.may_try_in(round)).map(|one| one.why)
+    /// Reason of a hot window that waits for another try. A window due for another try is judged by the plan.
+    pub fn why_waiting(&self, window: Window, round: u32) -> Option<Refusal> {
+        self.windows.get(&window).filter(|refused| refused.hot && !refused.may_try_in(round)).map(|one| one.why)
     }
 
-    /// Last reasons of the hot windows that are due for another try.
-    pub fn due(&self, round: u32) -> impl Iterator<Item = (Window, Refusal)> + '_ {
-        let due = self.windows.iter().filter(move |(_, refused)| refused.hot && refused.may_try_in(round));
-        due.map(|(window, refused)| (*window, refused.why))
+    /// Last reason of a hot window that is due for another try.
+    pub fn why_due(&self, window: Window) -> Option<Refusal> {
+        self.windows.get(&window).filter(|refused| refused.hot).map(|one| one.why)
     }
 
     /// Records the refusal of a window in a round.

@@ -79,10 +79,16 @@ impl Torn {
         let is_split = before.zip(program.splits_of_host()).is_some_and(|(before, after)| after > before)
             && torn_before.zip(program.torn_on_host()).is_none_or(|(before, after)| after < before);
         if is_split {
-            self.split += 1;
-            self.returned += Pages((PAGES_PER_WINDOW as u64).saturating_sub(holed.resident.0)).bytes();
+            let freed = Pages((PAGES_PER_WINDOW as u64).saturating_sub(holed.resident.0)).bytes();
+            self.count(freed);
         }
         Ok(is_split)
+    }
+
+    /// Counts a split that freed this memory.
+    pub fn count(&mut self, freed: Bytes) {
+        self.split += 1;
+        self.returned += freed;
     }
 
     /// Forgets the windows: the program has another address space.
@@ -103,7 +109,10 @@ impl Target {
     /// # Errors
     /// `Gone` when the process ended.
     pub fn split_torn(&mut self, window: Window) -> Result<(), Error> {
-        self.torn.try_split(self.process.program(), window)?;
+        let program = self.process.program();
+        if self.torn.try_split(program, window)? {
+            self.huge.measure_torn(window, program)?;
+        }
         Ok(())
     }
 

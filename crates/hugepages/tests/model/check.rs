@@ -176,8 +176,32 @@ impl Run {
             self.blame("a program reported as ended that lives".to_owned());
         }
         let report = Report::of(target, Duration::ZERO, self.script.settings.dry_run);
+        self.check_sums(&report);
         if !report.extra_rss_fraction.is_finite() {
             self.blame(format!("an extra fraction of {}", report.extra_rss_fraction));
+        }
+    }
+
+    /// Each window is in one column, and each promotion has one end.
+    fn check_sums(&self, report: &Report) {
+        let refused: u64 = report.windows_refused.values().sum();
+        let columns =
+            [report.windows_huge, report.windows_compactable, report.windows_cold, report.windows_waiting, refused];
+        if report.windows_seen != columns.iter().sum::<u64>() {
+            self.blame(format!("{} windows seen, in columns {columns:?}", report.windows_seen));
+        }
+        if report.dry_run {
+            if report.windows_promoted != report.windows_waiting {
+                self.blame(format!("{} to be promoted, {} wait", report.windows_promoted, report.windows_waiting));
+            }
+            return;
+        }
+        let demoted = report.windows_demoted.saturating_sub(report.windows_demoted_found);
+        let others = [report.windows_torn, report.windows_unmapped, report.windows_split_by_others];
+        let ends = report.windows_still_huge + demoted + others.iter().sum::<u64>();
+        if report.windows_promoted != ends || report.windows_still_huge > report.windows_huge {
+            let (promoted, huge) = (report.windows_promoted, report.windows_still_huge);
+            self.blame(format!("{promoted} promoted: {huge} still huge, {demoted} demoted, others {others:?}"));
         }
     }
 

@@ -181,24 +181,36 @@ fn print_table(report: &Report, ran_s: f64, elsewhere: &Elsewhere) -> Result<(),
     Ok(())
 }
 
+/// Two sums: the windows seen, each in one row below, and the promotions, each with one end.
 fn windows(report: &Report) -> Table {
     let mut table = Table::new(["windows of 2 MiB", "number"]);
     let mut row = |what: &str, count: u64| table.row([what.to_owned(), count.to_string()]);
     row("seen", report.windows_seen);
-    row("hot", report.windows_hot);
+    row("  huge", report.windows_huge);
+    row("  some pages hot, too few", report.windows_compactable);
+    row("  no page hot", report.windows_cold);
     if report.dry_run {
-        row("would be promoted", report.windows_promoted);
-    } else {
-        row("promoted", report.windows_promoted);
-        row("of these still huge at the end", report.windows_still_huge);
-        row("demoted", report.windows_demoted);
-        if report.torn_windows > 0 {
-            row("torn by the program, and split", report.torn_windows);
-        }
+        row("  would be promoted", report.windows_promoted);
+    } else if report.windows_waiting > 0 {
+        row("  to be promoted, and not yet", report.windows_waiting);
     }
-    row("some pages hot, too few", report.windows_compactable);
     for (reason, count) in &report.windows_refused {
-        row(&format!("refused: {}", reason.explanation()), *count);
+        row(&format!("  refused: {}", reason.explanation()), *count);
+    }
+    row("hot at the last look", report.windows_hot);
+    if !report.dry_run {
+        let demoted = report.windows_demoted.saturating_sub(report.windows_demoted_found);
+        row("promoted", report.windows_promoted);
+        row("  still huge at the end", report.windows_still_huge);
+        row("  demoted", demoted);
+        let others = [
+            ("  given back in part by the program", report.windows_torn),
+            ("  given back whole by the program", report.windows_unmapped),
+            ("  split by others", report.windows_split_by_others),
+            ("huge without masu, idle, and split", report.windows_demoted_found),
+            ("given back in part, and split by masu", report.torn_windows),
+        ];
+        others.into_iter().filter(|(_, count)| *count > 0).for_each(|(what, count)| row(what, count));
     }
     for (reason, count) in &report.windows_not_split {
         row(&format!("idle, not split: {}", reason.explanation()), *count);

@@ -36,6 +36,9 @@ pub struct Report {
     pub halted: Option<Halted>,
     #[serde(flatten)]
     pub pieces: Pieces,
+    /// Resident memory that the program freed lazily (MADV_FREE); `None` where the kernel does not tell.
+    #[serde(default)]
+    pub lazily_freed_bytes: Option<Bytes>,
     pub mappings: Vec<MappingHeat>,
 }
 
@@ -89,6 +92,7 @@ pub fn run(task: &PagesTask) -> Result<Done, Failure> {
         observed_s: map.observed.as_secs_f64(),
         halted,
         pieces: observe::pieces(map, &mappings),
+        lazily_freed_bytes: linux::smaps::rollup(&*HOST, task.pid).ok().and_then(|rollup| rollup.lazy_free),
         mappings: heats,
     };
     let mut out = print::out();
@@ -216,7 +220,7 @@ impl MappingHeat {
 }
 
 fn print(out: &mut impl Write, report: &Report, task: &PagesTask) -> Result<(), Failure> {
-    let Report { pid, name, backend, observed_s, halted, pieces, mappings } = report;
+    let Report { pid, name, backend, observed_s, halted, pieces, lazily_freed_bytes, mappings } = report;
     writeln!(out, "process {pid} ({name})   observed by {backend} for {observed_s:.1} s: {}", backend.exactness())?;
     if let Some(halted) = halted {
         writeln!(out, "in all or part of that time it was {halted}: no access is no sign of idle memory")?;
@@ -242,6 +246,9 @@ fn print(out: &mut impl Write, report: &Report, task: &PagesTask) -> Result<(), 
     }
     if let Some(line) = pieces.text() {
         writeln!(out, "\n{line}")?;
+    }
+    if let Some(freed) = lazily_freed_bytes.filter(|bytes| *bytes > Bytes(0)) {
+        writeln!(out, "\n{freed} of it was freed lazily (MADV_FREE): the kernel takes it when it needs memory")?;
     }
     if print::out().is_terminal() {
         writeln!(out, "\nA strip runs from the mapping's first to its last page in memory, in equal parts:")?;
@@ -346,6 +353,7 @@ mod tests {
             observed_s: 1.5,
             halted: Some(Halted::Stopped),
             pieces: Pieces { mappings: 3, resident: Bytes::kib(768) },
+            lazily_freed_bytes: Some(Bytes::kib(4)),
             mappings: vec![mapping],
         };
         let text = serde_json::to_string(&report).unwrap();

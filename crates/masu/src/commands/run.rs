@@ -243,13 +243,16 @@ fn wanted(task: &RunTask, served: &mut Served, report: bool) -> Wanted {
 
 fn fill(report: &mut Report, seen: Seen, notes: Vec<String>, outcome: Result<Option<hot::Outcome>, Failure>) {
     seen.fullest.values().for_each(|counted| report.add(counted));
+    seen.last.values().for_each(|counted| report.add_at_end(counted));
     report.forbidding_processes = seen.forbidden.len() as u64;
     report.processes = seen.processes;
     report.aligned_mappings = seen.aligned;
     report.demoted_windows = seen.demoted;
     report.returned_bytes = seen.returned;
+    (report.torn_windows, report.torn_returned_bytes) = seen.torn;
     report.promoted_windows = seen.promoted_again;
     report.reserved_ever_windows = seen.reserved_ever;
+    report.uncounted_windows = report.uncounted();
     report.rss_peak_bytes = report.rss_peak_bytes.max(seen.rss_peak);
     report.notes = notes;
     report.notes.extend(seen.forbidden.values().take(FORBIDDING_SHOWN).cloned());
@@ -263,7 +266,10 @@ fn fill(report: &mut Report, seen: Seen, notes: Vec<String>, outcome: Result<Opt
         Ok(Some(outcome)) => {
             report.promoted_windows += outcome.promoted;
             report.demoted_windows += outcome.demoted;
+            report.promoted_still_huge_windows += outcome.still_huge;
             report.returned_bytes += outcome.returned;
+            report.torn_windows += outcome.torn.0;
+            report.torn_returned_bytes += outcome.torn.1;
             if outcome.not_served > 0 {
                 report.notes.push(format!("processes that could not be served: {}", outcome.not_served));
             }

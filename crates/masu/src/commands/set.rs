@@ -5,8 +5,8 @@ use std::io::Write;
 
 use contract::status_page::{self, Switches};
 use hugepages::Refusal;
-use hugepages::act::{FullPromotions, Split, demote_all, promote_full};
-use hugepages::count::{full_windows, huge_windows};
+use hugepages::act::{FullPromotions, Split, demote_all, promote_full, split_all_torn};
+use hugepages::count::{full_windows, holed_windows, huge_windows};
 use hugepages::program::{Program, RunningProgram};
 use hugepages::rate_limiter::{self, RateLimiter};
 use linux::injection::{self, NotCalled};
@@ -57,6 +57,9 @@ struct Report {
     /// The same, by reason.
     windows_not_split: BTreeMap<Refusal, u64>,
     returned_bytes: Bytes,
+    /// Windows that the process had given back in part, whose blocks were split, and the memory that this freed.
+    torn_windows: u64,
+    torn_returned_bytes: Bytes,
     rss_before_bytes: Bytes,
     rss_after_bytes: Bytes,
 }
@@ -133,6 +136,7 @@ fn set(pid: Pid, wish: &Wish) -> Result<Report, Failure> {
     let switch = wish.align.map(|on| Switch::find(pid).map(|switch| (switch, on))).transpose()?;
     let mut not_set = None;
     let (mut split, mut made) = (Split::default(), FullPromotions::default());
+    let mut torn = (0, Bytes(0));
     if let Some(on) = wish.huge {
         let wanted = if on { HugePages::Allowed } else { HugePages::Forbidden };
         if found.huge_pages != wanted {
@@ -148,6 +152,10 @@ fn set(pid: Pid, wish: &Wish) -> Result<Report, Failure> {
             made = promote_full(&program, &full_windows(&*HOST, pid).map_err(failed)?, &mut rest).map_err(failed)?;
         } else {
             split = demote_all(&program, &huge()?).map_err(failed)?;
+            if program.torn_on_host() != Some(0) {
+                let holed = holed_windows(&*HOST, pid).map_err(failed)?;
+                torn = split_all_torn(&program, &holed).map_err(failed)?;
+            }
         }
     }
     let aligned = switch.map(|(switch, on)| switch.set(on)).transpose()?;
@@ -172,6 +180,8 @@ fn set(pid: Pid, wish: &Wish) -> Result<Report, Failure> {
         windows_stayed_huge: split.stayed.values().sum(),
         windows_not_split: split.stayed,
         returned_bytes: split.returned,
+        torn_windows: torn.0,
+        torn_returned_bytes: torn.1,
         rss_before_bytes: rss_before,
         rss_after_bytes: program.resident_exact().map_err(failed)?,
     })
@@ -291,6 +301,10 @@ fn print(out: &mut impl Write, report: &Report) -> std::io::Result<()> {
     }
     if report.windows_split > 0 {
         writeln!(out, "{} windows were split, which returned {}", report.windows_split, report.returned_bytes)?;
+    }
+    if report.torn_windows > 0 {
+        let (windows, freed) = (report.torn_windows, report.torn_returned_bytes);
+        writeln!(out, "{windows} windows that it had given back in part were split, which freed {freed}")?;
     }
     Ok(())
 }

@@ -8,6 +8,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use hugepages::count::{Counted, Counter, Superpages};
+use hugepages::program::LazilyFreed;
 use linux::halted::{self, Halted};
 use linux::probe::Known;
 use linux::status::status;
@@ -23,6 +24,9 @@ use crate::terminal::repeat::{every, repeat};
 use crate::terminal::table::Table;
 use crate::{Done, HOST, prohibition};
 
+/// A process with what was read of it before.
+type Watched = (Counter, LazilyFreed);
+
 /// The JSON output for a process.
 #[derive(Debug, Serialize)]
 struct Process {
@@ -32,6 +36,8 @@ struct Process {
     /// Cause for which it cannot run.
     #[serde(skip_serializing_if = "Option::is_none")]
     halted: Option<Halted>,
+    /// Part of it that the program freed lazily (MADV_FREE): the kernel may take it at any time.
+    lazily_freed_bytes: Known<Bytes>,
     #[serde(flatten)]
     counted: Counted,
 }
@@ -60,10 +66,10 @@ fn of_host(json: bool, every: Option<Duration>, stop: Stop) -> Result<Done, Fail
 }
 
 fn of_processes(pids: &[Pid], json: bool, every: Option<Duration>, stop: Stop) -> Result<Done, Failure> {
-    let (mut counters, done): (Vec<(Counter, OwnedFd)>, Done) = each(pids, |pid| {
+    let (mut counters, done): (Vec<(Watched, OwnedFd)>, Done) = each(pids, |pid| {
         admit(pid, Purpose::Look)?;
         let ends = pid.open().map_err(|error| Failure::at_process(&error))?;
-        Ok((Counter::new(pid), ends))
+        Ok(((Counter::new(pid), LazilyFreed::default()), ends))
     })?;
     let mut ends = Vec::new();
     for (_, end) in &counters {
@@ -74,7 +80,7 @@ fn of_processes(pids: &[Pid], json: bool, every: Option<Duration>, stop: Stop) -
         let mut left = Vec::new();
         let several = counters.len() > 1;
         for (number, (mut counter, end)) in std::mem::take(&mut counters).into_iter().enumerate() {
-            let process = match look(&mut counter) {
+            let process = match look(&mut counter.0, &counter.1) {
                 // Watching ends with the process.
                 Err(error) if error.is_gone() && !first => continue,
                 other => other.map_err(|error| Failure::at_process(&error))?,
@@ -101,15 +107,19 @@ fn line(out: &mut impl Write, value: &impl Serialize) -> Result<(), Failure> {
     Ok(writeln!(out)?)
 }
 
-fn look(counter: &mut Counter) -> Result<Process, Error> {
+fn look(counter: &mut Counter, lazily_freed: &LazilyFreed) -> Result<Process, Error> {
     let counted = counter.count(&*HOST)?;
     let status = status(&*HOST, counted.pid)?;
+    let lazily_freed_bytes = match lazily_freed.bytes(&*HOST, counted.pid) {
+        Ok(bytes) => Known::Value(bytes),
+        Err(error) => Known::Unknown(error.to_string()),
+    };
     let halted = halted::halted(&*HOST, counted.pid);
-    Ok(Process { pid: counted.pid, name: status.name, rss_bytes: status.rss, halted, counted })
+    Ok(Process { pid: counted.pid, name: status.name, rss_bytes: status.rss, halted, lazily_freed_bytes, counted })
 }
 
 fn print(out: &mut impl Write, process: &Process) -> Result<(), Failure> {
-    let Process { pid, name, rss_bytes, halted, counted } = process;
+    let Process { pid, name, rss_bytes, halted, lazily_freed_bytes, counted } = process;
     let forbidden = match counted.forbidden {
         true => {
             format!("   huge pages forbidden {} (prctl)", prohibition::by_whom(&thp_permission::origin(&*HOST, *pid)))
@@ -141,6 +151,12 @@ fn print(out: &mut impl Write, process: &Process) -> Result<(), Failure> {
             out,
             "{torn} of torn huge pages: the program gave them back, and the kernel keeps and charges them until reclaim; \
              `masu attach` splits such pages"
+        )?;
+    }
+    if let Some(freed) = lazily_freed_bytes.value().filter(|bytes| bytes.0 > 0) {
+        writeln!(
+            out,
+            "{freed} of the resident memory was freed lazily (MADV_FREE): the kernel takes it when it needs memory"
         )?;
     }
     if let Some(why) = counted.total.downgraded_windows.why_unknown() {

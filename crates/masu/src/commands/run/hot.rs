@@ -35,10 +35,14 @@ const SLICE: Duration = Duration::from_millis(50);
 pub struct Outcome {
     /// Windows promoted.
     pub promoted: u64,
+    /// Of these, windows that were huge at the end.
+    pub still_huge: u64,
     /// Windows split again.
     pub demoted: u64,
     /// Memory returned by the splits.
     pub returned: Bytes,
+    /// Windows that the program gave back in part, whose blocks were split, and the memory that this freed.
+    pub torn: (u64, Bytes),
     /// Processes that were large enough and could not be served.
     pub not_served: u64,
     /// Reason why the program or its children could not be served.
@@ -48,8 +52,11 @@ pub struct Outcome {
 impl Outcome {
     fn add(&mut self, report: &Report) {
         self.promoted += report.windows_promoted;
+        self.still_huge += report.windows_still_huge;
         self.demoted += report.windows_demoted;
         self.returned += report.returned_bytes;
+        self.torn.0 += report.torn_windows;
+        self.torn.1 += report.torn_returned_bytes;
     }
 }
 

@@ -43,6 +43,9 @@ pub struct Report {
     pub processes: u64,
     /// Windows by kind of memory, each process at its fullest.
     pub superpages: BTreeMap<Kind, Windows>,
+    /// The same, each process at its last count: as `masu stat` would have said then.
+    #[serde(default)]
+    pub superpages_at_end: BTreeMap<Kind, Windows>,
     /// Blocks of the sizes below 2 MiB, where the host gives any.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub small_sizes: BTreeMap<Bytes, u64>,
@@ -51,13 +54,24 @@ pub struct Report {
     pub pieces: Pieces,
     /// Windows ever reserved by the library, counted as in the paper; without malloc's own reservations.
     pub reserved_ever_windows: u64,
+    /// Part of these that no count shows, at least: they were unmapped again before it.
+    #[serde(default)]
+    pub uncounted_windows: u64,
     /// Mappings placed at a multiple of a superpage.
     pub aligned_mappings: u64,
     /// Windows made huge from outside.
     pub promoted_windows: u64,
+    /// Of these, windows that were huge at the end.
+    #[serde(default)]
+    pub promoted_still_huge_windows: u64,
     /// Windows split because they held too much unused memory, and the bytes that this returned.
     pub demoted_windows: u64,
     pub returned_bytes: Bytes,
+    /// Windows that the program gave back in part, whose blocks masu split, and the memory that this freed.
+    #[serde(default)]
+    pub torn_windows: u64,
+    #[serde(default)]
+    pub torn_returned_bytes: Bytes,
     /// Processes that had huge pages forbidden (prctl), by themselves or by an ancestor in the run.
     #[serde(default)]
     pub forbidding_processes: u64,
@@ -111,13 +125,18 @@ impl Report {
             major_faults: ended.usage.major_faults,
             processes: 0,
             superpages: BTreeMap::new(),
+            superpages_at_end: BTreeMap::new(),
             small_sizes: BTreeMap::new(),
             pieces: Pieces::default(),
             reserved_ever_windows: 0,
+            uncounted_windows: 0,
             aligned_mappings: 0,
             promoted_windows: 0,
+            promoted_still_huge_windows: 0,
             demoted_windows: 0,
             returned_bytes: Bytes(0),
+            torn_windows: 0,
+            torn_returned_bytes: Bytes(0),
             forbidding_processes: 0,
             program_forbids: false,
             left_out: BTreeMap::new(),
@@ -129,13 +148,34 @@ impl Report {
     pub fn add(&mut self, counted: &Counted) {
         self.pieces.mappings += counted.pieces.mappings;
         self.pieces.resident += counted.pieces.resident;
-        for of in &counted.by_kind {
-            let zero = Windows { failed_windows: Some(0), downgraded_windows: Some(0), ..Windows::default() };
-            self.superpages.entry(of.kind).or_insert(zero).add(&of.superpages);
-        }
+        add(&mut self.superpages, counted);
         for of in counted.small_sizes.iter().filter_map(|sizes| sizes.value()).flatten() {
             *self.small_sizes.entry(of.page_bytes).or_default() += of.allocated_pages;
         }
+    }
+
+    /// Adds the last counts of a process.
+    pub fn add_at_end(&mut self, counted: &Counted) {
+        add(&mut self.superpages_at_end, counted);
+    }
+
+    /// Windows that the library reserved and that are in no count, at least: other windows may be in the counts.
+    pub fn uncounted(&self) -> u64 {
+        let counted: u64 = self.superpages.values().map(|windows| windows.reserved_windows).sum();
+        self.reserved_ever_windows.saturating_sub(counted)
+    }
+
+    /// Line about the end, where it differs from the fullest state.
+    fn at_end(&self) -> Option<String> {
+        let sum = |all: &BTreeMap<Kind, Windows>, of: fn(&Windows) -> u64| all.values().map(of).sum::<u64>();
+        let (reserved, huge) = (|one: &Windows| one.reserved_windows, |one: &Windows| one.allocated_windows);
+        let now = (sum(&self.superpages_at_end, reserved), sum(&self.superpages_at_end, huge));
+        if now == (sum(&self.superpages, reserved), sum(&self.superpages, huge)) {
+            return None;
+        }
+        let downgraded: Option<u64> = self.superpages_at_end.values().map(|one| one.downgraded_windows).sum();
+        let downgraded = downgraded.map_or("not known".to_owned(), |windows| windows.to_string());
+        Some(format!("at the last count: {} reserved, {} still huge, downgraded {downgraded}", now.0, now.1))
     }
 
     /// Line about the programs that were left out.
@@ -184,9 +224,20 @@ impl Report {
                 known(windows.downgraded_windows),
             ]);
         }
-        match full.count() {
-            0 => writeln!(to, "  no window of 2 MiB was reserved")?,
+        match (full.count(), self.reserved_ever_windows) {
+            (0, 0) => writeln!(to, "  no window of 2 MiB was reserved")?,
+            (0, _) => writeln!(to, "  no window of 2 MiB was in use at a count")?,
             _ => table.write(to, "  ")?,
+        }
+        if let Some(line) = self.at_end() {
+            writeln!(to, "  {line}")?;
+        }
+        if self.uncounted_windows > 0 {
+            writeln!(
+                to,
+                "  reserved in all: {} windows; {} of them or more were unmapped before a count",
+                self.reserved_ever_windows, self.uncounted_windows
+            )?;
         }
         for (size, pages) in &self.small_sizes {
             writeln!(to, "  pages of {size}: {pages}")?;
@@ -195,7 +246,8 @@ impl Report {
             writeln!(to, "  {line}")?;
         }
         if self.promoted_windows > 0 {
-            writeln!(to, "  made huge from outside: {}", self.promoted_windows)?;
+            let still = self.promoted_still_huge_windows;
+            writeln!(to, "  made huge from outside: {}, {still} of them still huge at the end", self.promoted_windows)?;
         }
         if self.demoted_windows > 0 {
             writeln!(
@@ -204,10 +256,24 @@ impl Report {
                 self.demoted_windows, self.returned_bytes
             )?;
         }
+        if self.torn_windows > 0 {
+            writeln!(
+                to,
+                "  given back in part by the program, and split: {}, which freed {}",
+                self.torn_windows, self.torn_returned_bytes
+            )?;
+        }
         for note in &self.notes {
             writeln!(to, "  {}", visible(note))?;
         }
         Ok(())
+    }
+}
+
+fn add(to: &mut BTreeMap<Kind, Windows>, counted: &Counted) {
+    for of in &counted.by_kind {
+        let zero = Windows { failed_windows: Some(0), downgraded_windows: Some(0), ..Windows::default() };
+        to.entry(of.kind).or_insert(zero).add(&of.superpages);
     }
 }
 
@@ -269,6 +335,28 @@ mod tests {
              mmap                  10           7        2            1\n  \
              split for little used memory: 4, which returned 6.0 MiB\n"
         );
+    }
+
+    #[test]
+    fn windows_that_were_gone_before_the_end_have_a_line() {
+        let mut report = Report::of(&["x".into()], Huge::Touch, Huge::Touch, &ended(0));
+        report.reserved_ever_windows = 100;
+        report.uncounted_windows = report.uncounted();
+        let text = printed(&report);
+        assert!(!text.contains("no window of 2 MiB was reserved"), "{text}");
+        assert!(
+            text.contains("  reserved in all: 100 windows; 100 of them or more were unmapped before a count\n"),
+            "{text}"
+        );
+        let windows =
+            |reserved, huge| Windows { reserved_windows: reserved, allocated_windows: huge, ..Windows::default() };
+        report.superpages.insert(Kind::Mmap, windows(97, 97));
+        report.superpages_at_end.insert(Kind::Mmap, Windows { downgraded_windows: Some(60), ..windows(97, 37) });
+        assert_eq!(report.uncounted(), 3);
+        let text = printed(&report);
+        assert!(text.contains("  at the last count: 97 reserved, 37 still huge, downgraded 60\n"), "{text}");
+        report.superpages_at_end = report.superpages.clone();
+        assert!(!printed(&report).contains("at the last count"), "as at its fullest");
     }
 
     #[test]

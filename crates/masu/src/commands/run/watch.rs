@@ -24,8 +24,11 @@ use units::Bytes;
 use crate::failure::Failure;
 use crate::{HOST, prohibition};
 
-/// Time from the start of a process to its first scan: shorter processes are not worth one.
+/// Time from the start of a process to its first scan for unused memory: shorter processes are not worth one.
 const FIRST_SCAN: Duration = Duration::from_secs(1);
+
+/// The same to its first count for a report: memory may be in use for less than a second.
+const FIRST_COUNT: Duration = Duration::from_millis(100);
 
 /// Longest interval between scans for a report.
 const SCAN_EVERY_MAX: Duration = Duration::from_secs(10);
@@ -46,6 +49,8 @@ pub struct Wanted {
 pub struct Seen {
     /// Each process at its fullest.
     pub fullest: BTreeMap<Pid, Counted>,
+    /// Each process at its last count.
+    pub last: BTreeMap<Pid, Counted>,
     /// Processes that had a process slot.
     pub processes: u64,
     /// Processes that found no free slot.
@@ -56,6 +61,8 @@ pub struct Seen {
     pub demoted: u64,
     /// Memory returned by the splits.
     pub returned: Bytes,
+    /// Windows that the program gave back in part, whose blocks were split, and the memory that this freed.
+    pub torn: (u64, Bytes),
     /// Split windows that were filled later and promoted again.
     pub promoted_again: u64,
     /// Worst result for a text segment.
@@ -124,6 +131,7 @@ impl Watch {
 
 /// A watched process.
 struct Watched {
+    since: Instant,
     due: Instant,
     quiet: Duration,
     /// Set once the process is known to be one of this run.
@@ -134,10 +142,13 @@ struct Watched {
 }
 
 impl Watched {
-    fn new(pid: Pid) -> Watched {
+    fn new(pid: Pid, wanted: Wanted) -> Watched {
+        let first = if wanted.report { FIRST_COUNT } else { FIRST_SCAN };
+        let now = Instant::now();
         Watched {
-            due: Instant::now() + FIRST_SCAN,
-            quiet: FIRST_SCAN,
+            since: now,
+            due: now + first,
+            quiet: first,
             ours: None,
             counter: Counter::new(pid),
             trimmer: None,
@@ -189,14 +200,14 @@ fn watch(memory: &SharedMemory, wanted: Wanted, over: &AtomicBool) -> Seen {
     let Some(page) = StatusPage::of(memory.words()) else { return seen };
     let inode = std::fs::metadata(memory.path()).map_or(0, |about| about.ino());
     if let Some(pid) = wanted.without_slot {
-        all.insert(pid, Watched { ours: pid.open().ok(), ..Watched::new(pid) });
+        all.insert(pid, Watched { ours: pid.open().ok(), ..Watched::new(pid, wanted) });
     }
     let begun = Instant::now();
     while !over.load(Relaxed) {
         let doorbell = page.doorbell().load(Relaxed);
         for slot in page.slots_in_use() {
             let Some(pid) = pid_of(slot) else { continue };
-            let watched = all.entry(pid).or_insert_with(|| Watched::new(pid));
+            let watched = all.entry(pid).or_insert_with(|| Watched::new(pid, wanted));
             if slot.stage() == Stage::Leaving {
                 if wanted.report && matches!(watched.presence(pid, inode), Presence::Ours) {
                     count(pid, watched, &mut seen);
@@ -231,7 +242,9 @@ fn watch(memory: &SharedMemory, wanted: Wanted, over: &AtomicBool) -> Seen {
             all.remove(&pid).into_iter().for_each(|watched| add_totals(watched, &mut seen));
         }
         let next = all.values().map(|watched| watched.due).min();
-        let nap = next.map_or(FIRST_SCAN, |due| due.saturating_duration_since(Instant::now())).min(FIRST_SCAN);
+        // Without a report a new process is found at its first scan or later.
+        let longest = if wanted.report { FIRST_COUNT } else { FIRST_SCAN };
+        let nap = next.map_or(longest, |due| due.saturating_duration_since(Instant::now())).min(longest);
         if !over.load(Relaxed) {
             shared_memory::wait(page.doorbell(), doorbell, nap);
         }
@@ -269,7 +282,9 @@ fn scan(
     }
     watched.quiet = (watched.quiet * 2).min(SCAN_EVERY_MAX);
     watched.due = Instant::now() + watched.quiet;
-    let Some(settings) = wanted.trim else { return wanted.report || is_there(pid) };
+    let Some(settings) = wanted.trim.filter(|_| watched.since.elapsed() >= FIRST_SCAN) else {
+        return wanted.report || is_there(pid);
+    };
     if watched.trimmer.is_none() && watched.no_trim.is_none() {
         match Trimmer::open(&*HOST, pid, settings) {
             Ok(trimmer) => watched.trimmer = Some(trimmer),
@@ -293,7 +308,7 @@ fn is_there(pid: Pid) -> bool {
     linux::status::status(&*HOST, pid).is_ok_and(|status| !status.zombie)
 }
 
-/// Counts windows, and keeps the count if it is the highest one. False when the process has ended.
+/// Counts windows, and keeps the count as the last one, and if it is the highest one. False when the process has ended.
 fn count(pid: Pid, watched: &mut Watched, seen: &mut Seen) -> bool {
     match watched.counter.count(&*HOST) {
         Ok(counted) => {
@@ -307,8 +322,13 @@ fn count(pid: Pid, watched: &mut Watched, seen: &mut Seen) -> bool {
             seen.rss_peak = seen.rss_peak.max(peak);
             let fullness = |counted: &Counted| (counted.total.allocated_windows, counted.total.reserved_windows);
             let fuller = seen.fullest.get(&pid).is_none_or(|before| fullness(&counted) >= fullness(before));
-            if fuller && counted.is_of_interest() {
-                seen.fullest.insert(pid, counted);
+            if counted.is_of_interest() {
+                if fuller {
+                    seen.fullest.insert(pid, counted.clone());
+                }
+                seen.last.insert(pid, counted);
+            } else {
+                seen.last.remove(&pid);
             }
             true
         }
@@ -332,6 +352,8 @@ fn add_trimmed(trimmer: Option<Trimmer>, seen: &mut Seen) {
     if let Some(trimmer) = trimmer {
         seen.demoted += trimmer.totals.demoted;
         seen.returned += trimmer.totals.returned;
+        seen.torn.0 += trimmer.totals.torn;
+        seen.torn.1 += trimmer.totals.torn_returned;
         seen.promoted_again += trimmer.totals.promoted_again;
     }
 }
