@@ -210,6 +210,7 @@ mod tests {
             name: "x".into(),
             backend: Backend::BpfWalk,
             observed_s: 1.0,
+            pieces: Default::default(),
             lazily_freed_bytes: None,
             mappings: vec![mapping],
             halted: None,
