@@ -271,7 +271,7 @@ pub const ENTRIES: &[Entry] = &[
         version: "go version",
         prepare: GO,
         command: &["$IN/prog"],
-        apart: &[(Feature::Local, Apart::Refused("static"))],
+        apart: &[(Feature::Local, Apart::Refused("it is a Go program"))],
         ..BATCH
     },
     Entry {
@@ -300,6 +300,10 @@ pub const ENTRIES: &[Entry] = &[
         version: "perl -e 'print $^V'",
         command: &["perl", "-e", PERL],
         local: "48MiB",
+        apart: &[(
+            Feature::Local,
+            Apart::LeftOut("it forks with more than its local memory, and fork fails with ENOMEM"),
+        )],
         ..BATCH
     },
     Entry {
