@@ -5,7 +5,9 @@
 //! page tables give the amounts, and the frames only the LRU list.
 
 mod code;
+pub mod files;
 mod frame_set;
+pub mod groups;
 mod kind;
 mod memory;
 mod processes;
@@ -17,13 +19,15 @@ use std::time::Instant;
 use access::backend::Unavailable;
 use access::refaults::Counts;
 use linux::capabilities::{self, Capability};
+use linux::cgroup::charges::Charges;
 use linux::cgroup::group::Group;
 use linux::kpagecgroup::GroupTable;
 use linux::kpageflags::FrameTable;
 use linux::probe::Known;
-use linux::{Error, KernelFiles, NotRead, Pid, Untrusted, lru_gen, pagemap, stat, status, vmstat};
+use linux::zoneinfo::{Zone, zoneinfo};
+use linux::{Error, KernelFiles, NotRead, Pid, Untrusted, lru_gen, pagemap, smaps, stat, status, vmstat};
 use serde::{Deserialize, Serialize};
-use units::{Bytes, cast};
+use units::{Bytes, Pages, cast};
 
 use crate::class::{Class, Rest};
 use code::Code;
@@ -52,6 +56,10 @@ pub struct Census {
     /// Other memory. For a set of processes, the part that they map: huge pages of the pool, and buffers of the kernel
     /// and its drivers.
     pub rest: Vec<OfRest>,
+    /// The kernel's own count of a control group; `None` for others, and where the kernel has none.
+    pub of_kernel: Option<Charges>,
+    /// Memory that exists, and the part that the kernel hands out; `None` but for the host.
+    pub managed: Option<Managed>,
     /// Refaults of file pages, since boot or since the creation of the control group; `None` without such a counter.
     pub file_refaults: Option<u64>,
     /// Refaults of data and shared memory, from swap.
@@ -62,6 +70,8 @@ pub struct Census {
     pub processes_not_read: u64,
     /// Processes that could not be read, by reason.
     pub not_read: Vec<NotRead>,
+    /// Processes too large to read their accessed bits: their data counts as idle by the kernel's list alone.
+    pub too_large: u64,
     /// masu runs in a pid namespace: processes outside of it are invisible, and their code counts as read-only data.
     pub in_pid_namespace: bool,
     /// Fraction of the frames that was read.
@@ -70,6 +80,22 @@ pub struct Census {
     pub error_bound_bytes: Bytes,
     /// Duration of the census.
     pub cost_us: u64,
+}
+
+/// Memory of the host. The difference is reserved at boot, or a balloon driver gave it to the hypervisor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct Managed {
+    /// Memory that exists.
+    pub present_bytes: Bytes,
+    /// Memory that the kernel hands out.
+    pub managed_bytes: Bytes,
+}
+
+impl Managed {
+    fn of(zones: &[Zone]) -> Managed {
+        let sum = |of: fn(&Zone) -> Pages| zones.iter().map(|zone| of(zone).bytes()).sum();
+        Managed { present_bytes: sum(|zone| zone.present), managed_bytes: sum(|zone| zone.managed) }
+    }
 }
 
 /// Memory of one class.
@@ -81,14 +107,31 @@ pub struct OfClass {
     pub bytes: Bytes,
     /// On the active list; unknown on a kernel that ages by generations.
     pub active_bytes: Known<Bytes>,
-    /// On the inactive list, the next to be evicted.
+    /// On the inactive list.
+    pub inactive_bytes: Known<Bytes>,
+    /// The next to be evicted: on the inactive list, and for data without the pages that the page tables show as accessed
+    /// since the kernel last looked. The kernel would activate those.
     pub idle_bytes: Known<Bytes>,
     /// On neither list, because it is unevictable.
     pub locked_bytes: Bytes,
+    /// Part of the total that was freed lazily (MADV_FREE): the kernel drops it first, and needs no swap.
+    pub lazily_freed_bytes: Bytes,
     /// 95 % confidence bound of each of these amounts.
     pub error_bound_bytes: Bytes,
     /// Refaults since the start of counting by class ([`Census::counted`]).
     pub refaults: Known<u64>,
+}
+
+impl OfClass {
+    /// Leaves out of the idle memory what the page tables show as accessed.
+    fn without_accessed(self, accessed: Bytes) -> OfClass {
+        let most = self.bytes.saturating_sub(accessed);
+        let idle_bytes = match self.idle_bytes {
+            Known::Value(idle) => Known::Value(idle.min(most)),
+            unknown => unknown,
+        };
+        OfClass { idle_bytes, ..self }
+    }
 }
 
 /// Memory that the kernel does not age.
@@ -155,10 +198,11 @@ pub fn of_host(files: &impl KernelFiles, closeness: Closeness) -> Result<Census,
     let memory = Memory::of(files)?;
     let host = HostFrames { table: &table, memory: &memory };
     let code = code::of_host(files, host)?;
-    let tally = Tally::of(&table, &memory, &code.frames, None, closeness)?;
+    let tally = Tally::of_host(host, &code.frames, closeness)?;
     let counted = vmstat::vmstat(files)?;
     let refaults = ["workingset_refault_file", "workingset_refault_anon"].map(|name| counted.get(name));
-    of_tally(files, &tally, code, None, refaults, begin)
+    let census = of_tally(files, &tally, code, None, refaults, begin)?;
+    Ok(Census { managed: Some(Managed::of(&zoneinfo(files)?)), ..census })
 }
 
 /// Census of the memory charged to a control group and its descendants, page cache included.
@@ -172,8 +216,9 @@ pub fn of_group(files: &impl KernelFiles, group: &Group, closeness: Closeness) -
     let host = HostFrames { table: &table, memory: &memory };
     let code = code::of_host(files, host)?;
     let charged = Charged { table: GroupTable::open()?, groups: &group.inodes };
-    let tally = Tally::of(&table, &memory, &code.frames, Some(&charged), closeness)?;
-    of_tally(files, &tally, code, Some(&group.processes), group.refaults, begin)
+    let tally = Tally::of_groups(host, &code.frames, &charged, closeness)?;
+    let census = of_tally(files, &tally, code, Some(&group.processes), group.refaults, begin)?;
+    Ok(Census { of_kernel: group.charges(files)?, ..census })
 }
 
 fn of_tally(
@@ -188,8 +233,10 @@ fn of_tally(
     let classes =
         Class::ALL.iter().map(|class| tally.class(*class).of_class(*class, no_lists, not_counted(*class))).collect();
     let runners = code.runners.into_iter().filter(|runner| only.is_none_or(|only| only.contains(&runner.pid)));
-    let processes = runners.map(|runner| of_runner(files, runner)).collect();
+    let processes: Vec<OfProcess> = runners.map(|runner| of_runner(files, runner)).collect();
+    let accessed = Accessed::of(files, &processes);
     let census = Census {
+        too_large: accessed.too_large,
         rest: Rest::ALL.iter().map(|rest| tally.rest(*rest)).collect(),
         file_refaults,
         swap_refaults,
@@ -197,7 +244,7 @@ fn of_tally(
         not_read: NotRead::of(&code.not_read),
         in_pid_namespace: in_pid_namespace(files),
         sampled_fraction: tally.sampled_fraction(),
-        ..Census::of(classes, processes)
+        ..Census::of(accessed.leave_out(classes), processes)
     };
     Ok(census.took(begin))
 }
@@ -248,13 +295,15 @@ pub fn of_processes(files: &impl KernelFiles, pids: &BTreeSet<Pid>, closeness: C
         return Err(error.clone());
     }
     let (classes, sampled_fraction) = all.by_class(&table, why_no_lists(files)?, closeness)?;
+    let accessed = Accessed::of(files, &processes);
     let census = Census {
+        too_large: accessed.too_large,
         rest: all.rest(),
         sampled_fraction,
         processes_not_read: unanswered.len() as u64,
         not_read: NotRead::of(&unanswered),
         in_pid_namespace: in_pid_namespace(files),
-        ..Census::of(classes, processes)
+        ..Census::of(accessed.leave_out(classes), processes)
     };
     Ok(census.took(begin))
 }
@@ -273,17 +322,52 @@ fn in_pid_namespace(files: &impl KernelFiles) -> bool {
     files.inode("proc/self/ns/pid").is_ok_and(|inode| inode != INITIAL)
 }
 
+/// Data of processes that their page tables show as accessed since the kernel last looked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Accessed {
+    bytes: Bytes,
+    too_large: u64,
+}
+
+impl Accessed {
+    /// Size from which on a process is not read: `smaps` takes some 10 ms a GiB under the mmap lock.
+    const LARGE: Bytes = Bytes::gib(8);
+
+    /// Reads the processes with data. One that cannot be read has nothing accessed.
+    fn of(files: &impl KernelFiles, processes: &[OfProcess]) -> Accessed {
+        let mut found = Accessed::default();
+        for process in processes.iter().filter(|process| process.data_bytes > Bytes(0)) {
+            if process.data_bytes > Accessed::LARGE {
+                found.too_large += 1;
+                continue;
+            }
+            let details = smaps::details(files, process.pid).unwrap_or_default();
+            let of_data = details.iter().filter(|detail| detail.mapping.inode == 0);
+            found.bytes += of_data.map(|detail| detail.referenced.min(detail.anonymous)).sum();
+        }
+        found
+    }
+
+    fn leave_out(self, classes: Vec<OfClass>) -> Vec<OfClass> {
+        let of = |of: OfClass| if of.class == Class::Data { of.without_accessed(self.bytes) } else { of };
+        classes.into_iter().map(of).collect()
+    }
+}
+
 impl Census {
     fn of(classes: Vec<OfClass>, mut processes: Vec<OfProcess>) -> Census {
         processes.sort_by_key(|process| (std::cmp::Reverse(process.resident()), process.pid));
         Census {
             classes,
             rest: Vec::new(),
+            of_kernel: None,
+            managed: None,
             file_refaults: None,
             swap_refaults: None,
             processes,
             processes_not_read: 0,
             not_read: Vec::new(),
+            too_large: 0,
             in_pid_namespace: false,
             sampled_fraction: 1.0,
             error_bound_bytes: Bytes(0),
@@ -348,13 +432,49 @@ mod tests {
     }
 
     #[test]
+    fn data_that_the_page_tables_show_as_accessed_is_not_idle() {
+        let smaps = "10000000-20000000 rw-p 0 00:00 0 \nRss: 300 kB\nPss: 300 kB\nReferenced: 200 kB\n\
+            Anonymous: 300 kB\nAnonHugePages: 0 kB\nSwap: 0 kB\nLocked: 0 kB\n\
+            30000000-40000000 r--p 0 08:01 7 /lib.so\nRss: 90 kB\nPss: 90 kB\nReferenced: 90 kB\n\
+            Anonymous: 0 kB\nAnonHugePages: 0 kB\nSwap: 0 kB\nLocked: 0 kB\n";
+        let kernel = FakeKernel::new().file("proc/7/smaps", smaps);
+        let of = |pid, data_bytes| OfProcess {
+            pid: Pid(pid),
+            name: "x".into(),
+            code_bytes: Bytes(0),
+            read_only_bytes: Bytes(0),
+            data_bytes,
+            shared_bytes: Bytes(0),
+            major_faults: 0,
+        };
+        let accessed = Accessed::of(&kernel, &[of(7, Bytes::kib(300)), of(8, Bytes::gib(9)), of(9, Bytes::kib(4))]);
+        assert_eq!(accessed, Accessed { bytes: Bytes::kib(200), too_large: 1 });
+        let class = |class| OfClass {
+            class,
+            bytes: Bytes::kib(300),
+            active_bytes: Known::Value(Bytes(0)),
+            inactive_bytes: Known::Value(Bytes::kib(300)),
+            idle_bytes: Known::Value(Bytes::kib(300)),
+            locked_bytes: Bytes(0),
+            lazily_freed_bytes: Bytes(0),
+            error_bound_bytes: Bytes(0),
+            refaults: Known::Value(0),
+        };
+        let left = accessed.leave_out(vec![class(Class::Data), class(Class::Cache)]);
+        let idle = left.iter().map(|of| of.idle_bytes.value().copied()).collect::<Vec<_>>();
+        assert_eq!(idle, [Some(Bytes::kib(100)), Some(Bytes::kib(300))]);
+    }
+
+    #[test]
     fn a_census_is_read_back_as_it_was_written() {
         let class = |class, idle_bytes, refaults| OfClass {
             class,
             bytes: Bytes(9),
             active_bytes: Known::Value(Bytes(4)),
+            inactive_bytes: Known::Value(Bytes(4)),
             idle_bytes,
             locked_bytes: Bytes(1),
+            lazily_freed_bytes: Bytes(1),
             error_bound_bytes: Bytes(2),
             refaults,
         };
@@ -364,6 +484,8 @@ mod tests {
                 class(Class::Cache, Known::Unknown("a".to_owned()), Known::Unknown("b".to_owned())),
             ],
             rest: vec![OfRest { rest: Rest::PageTables, bytes: Bytes(5), error_bound_bytes: Bytes(6) }],
+            of_kernel: Some(Charges { usage_bytes: Bytes(12), ..Charges::default() }),
+            managed: Some(Managed { present_bytes: Bytes(14), managed_bytes: Bytes(13) }),
             file_refaults: Some(7),
             swap_refaults: None,
             processes: vec![OfProcess {
@@ -377,6 +499,7 @@ mod tests {
             }],
             processes_not_read: 1,
             not_read: vec![NotRead { processes: 1, first: "gone".to_owned() }],
+            too_large: 1,
             in_pid_namespace: true,
             sampled_fraction: 0.25,
             error_bound_bytes: Bytes(10),

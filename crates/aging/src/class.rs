@@ -69,7 +69,13 @@ pub enum Rest {
     Slab,
     /// Page tables.
     PageTables,
-    /// Other kernel memory: code, stacks, drivers, the page descriptors.
+    /// Reserved at boot: firmware, the kernel's image, the page descriptors.
+    Reserved,
+    /// Taken offline, by the administrator or by the hypervisor (a balloon).
+    Offline,
+    /// Faulty, and out of use.
+    Faulty,
+    /// Other kernel memory: stacks, drivers, per-processor data.
     Kernel,
     /// Unused.
     Free,
@@ -77,7 +83,16 @@ pub enum Rest {
 
 impl Rest {
     /// All other uses, in display order.
-    pub const ALL: [Rest; 5] = [Rest::HugePool, Rest::Slab, Rest::PageTables, Rest::Kernel, Rest::Free];
+    pub const ALL: [Rest; 8] = [
+        Rest::HugePool,
+        Rest::Slab,
+        Rest::PageTables,
+        Rest::Reserved,
+        Rest::Offline,
+        Rest::Faulty,
+        Rest::Kernel,
+        Rest::Free,
+    ];
 
     /// Name for people.
     pub fn name(self) -> &'static str {
@@ -85,6 +100,9 @@ impl Rest {
             Rest::HugePool => "huge page pool",
             Rest::Slab => "slab",
             Rest::PageTables => "page tables",
+            Rest::Reserved => "reserved at boot",
+            Rest::Offline => "offline, or taken by the host",
+            Rest::Faulty => "faulty",
             Rest::Kernel => "kernel, other",
             Rest::Free => "free",
         }
@@ -98,7 +116,7 @@ pub enum Use {
     Aged(Class, LruState),
     /// Other memory.
     Rest(Rest),
-    /// No memory: a hole, or offline.
+    /// No memory: a hole.
     Absent,
 }
 
@@ -120,6 +138,10 @@ pub fn use_of(flags: FrameFlags, is_code: bool) -> Use {
     // Fields of kernel objects may look like any flags, so kernel objects are tested first.
     let rest = if flags.is_absent() {
         return Use::Absent;
+    } else if flags.is_offline() {
+        Some(Rest::Offline)
+    } else if flags.is_faulty() {
+        Some(Rest::Faulty)
     } else if flags.is_free() {
         Some(Rest::Free)
     } else if flags.is_slab() {
@@ -129,11 +151,16 @@ pub fn use_of(flags: FrameFlags, is_code: bool) -> Use {
     } else if flags.is_of_huge_pool() {
         Some(Rest::HugePool)
     } else if !flags.is_listed() {
-        Some(Rest::Kernel)
+        Some(if flags.is_reserved() { Rest::Reserved } else { Rest::Kernel })
     } else {
         None
     };
     rest.map_or_else(|| Use::Aged(class_of(flags, is_code), lru_state_of(flags)), Use::Rest)
+}
+
+/// Whether the page was freed lazily (MADV_FREE): the kernel drops it first, and needs no swap.
+pub fn is_lazily_freed(flags: FrameFlags) -> bool {
+    flags.is_listed() && flags.is_anonymous() && !flags.is_swap_backed()
 }
 
 /// Class of a frame that is on a list.
@@ -195,11 +222,13 @@ mod tests {
         assert_eq!(use_of(flags(&[LRU, MMAP, ANON]), true), Use::Aged(Class::Data, LruState::Idle));
         // Lazily freed (MADV_FREE): anonymous, and needs no swap for eviction.
         assert_eq!(of(&[LRU, MMAP, ANON]), Use::Aged(Class::Data, LruState::Idle));
+        assert!(is_lazily_freed(flags(&[LRU, MMAP, ANON])));
+        assert!(!is_lazily_freed(flags(&[LRU, MMAP, ANON, SWAP_BACKED])) && !is_lazily_freed(flags(&[LRU, MMAP])));
     }
 
     #[test]
     fn kernel_objects_are_recognized_before_any_other_flag() {
-        use bits::{ANON, BUDDY, HUGE, LRU, MMAP, NO_PAGE, OFFLINE, PAGE_TABLE, SLAB};
+        use bits::{ANON, BUDDY, HUGE, HWPOISON, LRU, MMAP, NO_PAGE, OFFLINE, PAGE_TABLE, RESERVED, SLAB};
         // Seen on Linux 6.18: a slab keeps a list in the field that holds the owner of other frames.
         assert_eq!(of(&[SLAB, ANON]), Use::Rest(Rest::Slab));
         assert_eq!(of(&[PAGE_TABLE, MMAP]), Use::Rest(Rest::PageTables));
@@ -207,7 +236,9 @@ mod tests {
         assert_eq!(of(&[BUDDY]), Use::Rest(Rest::Free));
         assert_eq!(of(&[]), Use::Rest(Rest::Kernel));
         assert_eq!(of(&[NO_PAGE]), Use::Absent);
-        assert_eq!(of(&[OFFLINE, BUDDY]), Use::Absent);
+        assert_eq!(of(&[OFFLINE, BUDDY]), Use::Rest(Rest::Offline));
+        assert_eq!(of(&[HWPOISON, LRU, MMAP]), Use::Rest(Rest::Faulty));
+        assert_eq!(of(&[RESERVED]), Use::Rest(Rest::Reserved));
     }
 
     proptest! {

@@ -14,6 +14,7 @@
 //!
 //! Truth: cgroups(7); Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst; proc_pid_mountinfo(5).
 
+pub mod charges;
 pub mod freezer;
 pub mod group;
 mod group_memory;

@@ -9,6 +9,7 @@ pub mod cpu_time;
 pub mod file_handle;
 pub mod file_size;
 pub mod file_systems;
+pub mod file_walk;
 pub mod injection;
 pub mod loop_device;
 pub mod merged_memory;

@@ -502,9 +502,10 @@ Classes:
   shared memory    memory between programs, and files in tmpfs
   page cache       files that no process maps
 Columns:
-  active           used more than once lately, as seen by the kernel
+  active           used more than once lately, by the kernel's lists and the accessed bits of data
   idle             the other pages: the next to be reclaimed
   locked           never reclaimed (mlock, SHM_LOCK)
+  lazily freed     dropped first, without swap (MADV_FREE)
   off by at most   95 % confidence bound of the sample
   pages came back  with --watch, files: refaults since the previous scan
 
@@ -512,6 +513,8 @@ Examples:
   masu census                     the host
   masu census 4121 4122           two programs; a page of both counts once
   masu census --cgroup backup     memory charged to a control group, page cache included
+  masu census --cgroups           all control groups in one table
+  masu census --files             the files that hold the page cache; --files /var/lib: those below it
   masu census --exact             every frame: 30 to 100 ms a GiB
   masu census --watch 10s         again every 10 s, until Ctrl-C
   masu census --json | jq '.classes[] | {class, idle_bytes}'")]
@@ -523,6 +526,14 @@ pub struct CensusTask {
     /// Count the memory charged to this control group and its descendants
     #[arg(long, value_name = "GROUP", conflicts_with = "pids")]
     pub cgroup: Option<String>,
+
+    /// Count all control groups, each with its descendants, in one table
+    #[arg(long, conflicts_with_all = ["pids", "cgroup"])]
+    pub cgroups: bool,
+
+    /// Name the files that hold the page cache: below these folders [default: all local file systems]
+    #[arg(long, value_name = "FOLDER", num_args = 0.., conflicts_with_all = ["pids", "cgroup", "cgroups", "exact", "watch"])]
+    pub files: Option<Vec<std::path::PathBuf>>,
 
     /// Examine every page frame instead of a sample
     #[arg(long)]

@@ -4,16 +4,18 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::sync::mpsc;
+use std::thread;
 use std::time::Duration;
 
 use serde_json::Value;
 use units::{Bytes, Pages};
 
-use super::Outcome;
 use super::command::{json, masu, said, start};
 use super::disk_file::{DiskFile, MappedFile};
 use super::programs::{Running, Said};
 use super::run::Folder;
+use super::{Outcome, no_automatic_huge_pages};
 use crate::group::Group;
 use crate::host::{Host, LiveTest, tests};
 use crate::setting::Setting;
@@ -26,6 +28,10 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     a_sample_is_as_near_as_it_says;
     the_memory_of_processes_is_told_apart_and_what_they_share_counts_once;
     a_group_is_charged_with_the_files_that_it_reads [MemoryGroups, Shell];
+    a_small_group_is_known_well_from_a_sample [MemoryGroups, Shell];
+    lazily_freed_pages_have_a_column;
+    data_in_use_is_not_idle;
+    the_files_that_hold_the_cache_are_named [CacheStat];
     what_comes_back_can_be_counted_where_the_walk_can_look [PageTableWalk];
     what_comes_back_is_counted_by_class [PageTableWalk, MemoryGroups, DiskFiles, Shell];
     watching_a_census_ends_with_the_process;
@@ -96,14 +102,14 @@ fn deviation(report: &Value, bound: f64) -> Result<Option<String>, libtest_mimic
         ("shared memory", sum(&["shared"], "bytes"), meminfo("Shmem")?),
         ("files", sum(&["code", "read_only", "cache"], "bytes"), files),
         ("active", sum(&CLASSES, "active_bytes"), meminfo("Active")?),
-        ("idle", sum(&CLASSES, "idle_bytes"), meminfo("Inactive")?),
+        ("inactive", sum(&CLASSES, "inactive_bytes"), meminfo("Inactive")?),
         ("locked", sum(&CLASSES, "locked_bytes"), meminfo("Unevictable")?),
         ("slab", rest("slab"), meminfo("Slab")?),
         ("free", rest("free"), free()?),
     ];
     let by_generations = linux::lru_gen::is_on(&linux::Rooted::host())?;
     for (what, ours, kernels) in beside {
-        if by_generations && ["active", "idle"].contains(&what) {
+        if by_generations && ["active", "inactive"].contains(&what) {
             assert!(ours.is_nan(), "{what} is unknown where pages are aged by generations: {report}");
             continue;
         }
@@ -219,6 +225,93 @@ fn a_group_is_charged_with_the_files_that_it_reads(_: &Host) -> Outcome {
     Ok(())
 }
 
+/// The sample grows until a class is known to an eighth, and the kernel's own count stands beside it. The table of all
+/// groups has it, too.
+fn a_small_group_is_known_well_from_a_sample(_: &Host) -> Outcome {
+    let folder = Folder::make("census-small")?;
+    let size = Bytes::mib(24);
+    drop(file(&folder, "cold", size)?);
+    let group = Group::make("census-small")?;
+    let path = folder.0.join("cold");
+    forget(&path)?;
+    let procs = group.procs();
+    let mut command = std::process::Command::new("/bin/sh");
+    let script =
+        format!("echo 0 > {} && cat {} > /dev/null && echo read && exec sleep 600", procs.display(), path.display());
+    let mut reader = Running::start(command.args(["-c", &script]))?;
+    let mut line = String::new();
+    BufReader::new(reader.0.stdout.take().ok_or("no output")?).read_line(&mut line)?;
+    let name = procs.parent().and_then(Path::to_str).ok_or("a path that is no text")?.to_owned();
+    let report = json(&["census", "--json", "--cgroup", &name])?;
+    let cached = amount(of_class(&report, "cache"), "bytes");
+    let bound = amount(of_class(&report, "cache"), "error_bound_bytes");
+    assert!((cached - size.0 as f64).abs() < size.0 as f64 / 4.0 && bound <= cached / 8.0, "{report}");
+    let kernel = &report["of_kernel"];
+    assert!((amount(kernel, "file_bytes") - size.0 as f64).abs() < 4e6, "{kernel}");
+    let charged = amount(kernel, "usage_bytes");
+    assert!(charged >= size.0 as f64 && kernel["limit_bytes"].is_null(), "{kernel}");
+    let working_set = charged - amount(kernel, "inactive_file_bytes");
+    assert_eq!(amount(kernel, "working_set_bytes"), working_set, "{kernel}");
+    let all = json(&["census", "--json", "--exact", "--cgroups"])?;
+    let ours = all["groups"].as_array().into_iter().flatten().find(|of| of["group"] == name.as_str());
+    let ours = ours.ok_or_else(|| format!("no {name} in {all}"))?;
+    let again = amount(of_class(ours, "cache"), "bytes");
+    assert!((again - size.0 as f64).abs() < 4e6, "{ours}");
+    let text = said(&["census", "--cgroups"])?;
+    assert!(text.code() == 0 && text.out.contains("working set"), "{text:?}");
+    drop(reader);
+    Ok(())
+}
+
+/// MADV_FREE makes data that the kernel drops first.
+fn lazily_freed_pages_have_a_column(_: &Host) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let mut process = TargetProcess::start()?;
+    let heap = process.map(Backing::Anonymous, 8)?;
+    process.write(heap.all(), 7)?;
+    let freed = |process: &TargetProcess| -> Result<f64, libtest_mimic::Failed> {
+        let report = json(&["census", "--json", "--exact", &process.pid().to_string()])?;
+        Ok(amount(of_class(&report, "data"), "lazily_freed_bytes"))
+    };
+    assert_eq!(freed(&process)?, 0.0);
+    process.advise(heap.pages(0, 2048), libc::MADV_FREE)?;
+    // Pages wait in the processors' batches for their list.
+    let found = freed(&process)?;
+    assert!(((2048.0 - 256.0) * 4096.0..=2048.0 * 4096.0).contains(&found), "{found}");
+    Ok(())
+}
+
+/// The kernel puts new data on the inactive list, also while a program uses it all the time.
+fn data_in_use_is_not_idle(_: &Host) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let mut process = TargetProcess::start()?;
+    let heap = process.map(Backing::Anonymous, 16)?;
+    process.write(heap.all(), 7)?;
+    let report = json(&["census", "--json", "--exact", &process.pid().to_string()])?;
+    let data = of_class(&report, "data");
+    if data["inactive_bytes"].is_object() {
+        assert!(data["idle_bytes"].is_object(), "{data}");
+        return Ok(());
+    }
+    let (all, idle) = (amount(data, "bytes"), amount(data, "idle_bytes"));
+    assert!(all >= 32e6 && idle <= 4e6, "{data}");
+    Ok(())
+}
+
+fn the_files_that_hold_the_cache_are_named(_: &Host) -> Outcome {
+    let folder = Folder::make("census-files")?;
+    drop((file(&folder, "small", Bytes::mib(1))?, file(&folder, "large", Bytes::mib(6))?));
+    let path = folder.0.to_str().ok_or("a path that is no text")?.to_owned();
+    let report = json(&["census", "--json", "--files", &path])?;
+    let names: Vec<_> =
+        report["files"].as_array().into_iter().flatten().map(|of| (&of["path"], &of["cached_bytes"])).collect();
+    let (large, small) = (Value::from(format!("{path}/large")), Value::from(format!("{path}/small")));
+    assert_eq!(names, [(&large, &Bytes::mib(6).0.into()), (&small, &Bytes::mib(1).0.into())], "{report}");
+    let refused = said(&["census", "--files", "/no/such/folder"])?;
+    assert!(refused.code() == 2 && refused.err.contains("/no/such/folder"), "{refused:?}");
+    Ok(())
+}
+
 /// Drops a file from the page cache.
 fn forget(path: &Path) -> Outcome {
     let mut file = File::open(path)?;
@@ -262,18 +355,28 @@ fn what_comes_back_is_counted_by_class(_: &Host) -> Outcome {
         kept.stream_through(&group, 1)?;
     }
     let _mapped = (MappedFile::map_to_run(&code.file, EACH)?, MappedFile::map(&data.file, EACH)?);
-    let watching = start(&["census", "--cgroup", &group.name(), "--watch", "100ms", "--json"])?;
-    std::thread::sleep(std::time::Duration::from_secs(2));
+    let mut watching = start(&["census", "--cgroup", &group.name(), "--watch", "100ms", "--json"])?;
+    let (sender, lines) = mpsc::channel();
+    let stdout = watching.0.stdout.take().ok_or("no output")?;
+    let reader =
+        thread::spawn(move || BufReader::new(stdout).lines().try_for_each(|line| sender.send(line).map_err(drop)));
+    let first = lines.recv_timeout(super::programs::TIME_LIMIT)?;
     for file in [&stream, &code, &data, &stream] {
         // Far less of the stream stays resident than it has.
         file.stream_through(&group, if std::ptr::eq(file, &raw const stream) { 2 } else { 1 })?;
     }
-    std::thread::sleep(std::time::Duration::from_millis(500));
+    // One look began before the end of the reads, the next one after it.
+    let mut last = first.as_ref().map_err(ToString::to_string)?.clone();
+    lines.try_iter().for_each(drop);
+    for _ in 0..2 {
+        last = lines.recv_timeout(super::programs::TIME_LIMIT)??;
+    }
     watching.signal(rustix::process::Signal::INT)?;
     let watched = watching.said()?;
     assert_eq!((watched.code(), watched.err.as_str()), (0, ""));
-    let lines: Vec<Value> = watched.out.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
-    let (Some(first), Some(last)) = (lines.first(), lines.last()) else { return Err("it said nothing".into()) };
+    reader.join().map_err(|_| "the reader panicked")?.map_err(|()| "nobody listens")?;
+    let (first, last): (Value, Value) = (serde_json::from_str(&first?)?, serde_json::from_str(&last)?);
+    let (first, last) = (&first, &last);
     let came_back = |line: &Value, class: &str| of_class(line, class)["refaults"].as_f64().unwrap_or(f64::NAN);
     let [code, data, cache] = ["code", "read_only", "cache"].map(|class| came_back(last, class));
     let of_each = EACH.0 as f64;

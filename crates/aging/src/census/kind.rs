@@ -33,7 +33,7 @@ pub enum Kind {
 
 impl Kind {
     fn of(flags: FrameFlags) -> Kind {
-        if flags.is_absent() || flags.is_zero_page() {
+        if flags.is_absent() || flags.is_offline() || flags.is_zero_page() {
             Kind::Nothing
         } else if flags.is_of_huge_pool() {
             Kind::HugePool

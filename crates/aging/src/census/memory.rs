@@ -45,6 +45,11 @@ impl Memory {
         &self.ranges
     }
 
+    /// Number of frames.
+    pub fn frames(&self) -> u64 {
+        self.ranges.iter().map(|range| range.end - range.start).sum()
+    }
+
     /// True for a frame of memory; false for a frame of a hole or of a device.
     pub fn contains(&self, frame: u64) -> bool {
         let before = self.ranges.partition_point(|range| range.end <= frame);

@@ -20,6 +20,7 @@
 
 use rustix::io::Errno;
 
+use super::charges::{self, Charges};
 use super::group::Group;
 use super::{Limit, Memory, Version, least_headroom, read_level, read_number};
 use crate::{Error, KernelFiles, pressure};
@@ -37,6 +38,14 @@ impl Group {
     /// `Malformed` for text that is no number of bytes.
     pub fn memory(&self, files: &impl KernelFiles) -> Result<Option<Memory>, Error> {
         read_level(files, self.version, self.directory())
+    }
+
+    /// The kernel's own count of its memory. `None` as for `memory`.
+    ///
+    /// # Errors
+    /// `Malformed` for text that is no number of bytes.
+    pub fn charges(&self, files: &impl KernelFiles) -> Result<Option<Charges>, Error> {
+        charges::of(files, self.version, self.directory())
     }
 
     /// Limit and usage of the group or its ancestor with the least headroom. `None` as for `memory`.

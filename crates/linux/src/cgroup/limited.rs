@@ -14,6 +14,7 @@ use std::collections::BTreeSet;
 use rustix::io::Errno;
 use units::Bytes;
 
+use super::charges::{self, Charges};
 use super::{Limit, MEMORY, Mount, Version, own_group, read_number};
 use crate::untrusted::text_of;
 use crate::{Error, KernelFiles, Pid};
@@ -125,6 +126,14 @@ fn limit(files: &impl KernelFiles, directory: &str, version: Version) -> Result<
 }
 
 impl Limited {
+    /// The kernel's own count of its memory. `None` where it is not accounted, or when the group is gone.
+    ///
+    /// # Errors
+    /// `Malformed`.
+    pub fn charges(&self, files: &impl KernelFiles) -> Result<Option<Charges>, Error> {
+        charges::of(files, self.version, &self.directory)
+    }
+
     /// Limit and usage now; `None` when the group is gone or no longer has a limit.
     ///
     /// # Errors

@@ -49,18 +49,22 @@ pub mod bits {
     pub const HUGE: u32 = 17;
     /// On the unevictable list.
     pub const UNEVICTABLE: u32 = 18;
+    /// Faulty memory, out of use.
+    pub const HWPOISON: u32 = 19;
     /// No such frame.
     pub const NO_PAGE: u32 = 20;
     /// Merged by KSM.
     pub const KSM: u32 = 21;
     /// Part of a transparent huge page.
     pub const THP: u32 = 22;
-    /// Taken offline.
+    /// Taken offline, by the administrator or by a balloon driver for the hypervisor.
     pub const OFFLINE: u32 = 23;
     /// Zero page.
     pub const ZERO_PAGE: u32 = 24;
     /// Page table.
     pub const PAGE_TABLE: u32 = 26;
+    /// Reserved at boot: firmware, the kernel's image, the page descriptors. Not a stable interface.
+    pub const RESERVED: u32 = 32;
     /// Locked by mlock(2); on its way to the unevictable list, if it is not there yet. Not a stable interface
     /// (include/linux/kernel-page-flags.h).
     pub const MLOCKED: u32 = 33;
@@ -136,9 +140,24 @@ impl FrameFlags {
         self.has(bits::HUGE)
     }
 
-    /// No memory: a hole, or taken offline (KPF_NOPAGE, KPF_OFFLINE).
+    /// No memory: a hole (KPF_NOPAGE).
     pub const fn is_absent(self) -> bool {
-        self.has(bits::NO_PAGE) || self.has(bits::OFFLINE)
+        self.has(bits::NO_PAGE)
+    }
+
+    /// Taken offline, or by the hypervisor (KPF_OFFLINE).
+    pub const fn is_offline(self) -> bool {
+        self.has(bits::OFFLINE)
+    }
+
+    /// Faulty, and out of use (KPF_HWPOISON).
+    pub const fn is_faulty(self) -> bool {
+        self.has(bits::HWPOISON)
+    }
+
+    /// Reserved at boot (KPF_RESERVED).
+    pub const fn is_reserved(self) -> bool {
+        self.has(bits::RESERVED)
     }
 
     /// First frame of a compound page (KPF_COMPOUND_HEAD).

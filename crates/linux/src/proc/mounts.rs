@@ -123,6 +123,11 @@ impl Table {
         self.of_device(device).is_some_and(|mount| matches!(mount.kind.as_str(), "tmpfs" | "ramfs"))
     }
 
+    /// All mounts, in the kernel's order.
+    pub fn all(&self) -> &[Mount] {
+        &self.0
+    }
+
     /// First mount of a device.
     pub fn of_device(&self, device: (u32, u32)) -> Option<&Mount> {
         self.all_of_device(device).next()

@@ -56,6 +56,8 @@ pub struct Detail {
     pub hugetlb: Bytes,
     /// Resident memory without a file behind it: in a private file mapping, the written pages.
     pub anonymous: Bytes,
+    /// Memory whose accessed bit is set: touched since the kernel last looked.
+    pub referenced: Bytes,
     /// Anonymous memory on huge pages.
     pub anon_huge_pages: Bytes,
     /// Freed lazily (MADV_FREE) and not written since: reclaim may take it. `None` before Linux 4.12.
@@ -256,6 +258,7 @@ impl Open {
             pss: required(object, "Pss", amounts.pss.or(amounts.rss))?,
             hugetlb: [amounts.shared_hugetlb, amounts.private_hugetlb].into_iter().flatten().sum(),
             anonymous: required(object, "Anonymous", amounts.anonymous)?,
+            referenced: amounts.referenced.unwrap_or_default(),
             anon_huge_pages: required(object, "AnonHugePages", amounts.anon_huge_pages)?,
             swap: required(object, "Swap", amounts.swap)?,
             locked: required(object, "Locked", amounts.locked)?,

@@ -4,7 +4,8 @@
 //!
 //! Cost: some 50 µs a node, and more with many processors, whose lists are printed too. Side effects: none.
 //!
-//! Since: Linux 2.6.13. A zone spans frames that do not exist (holes); `present` counts existing ones.
+//! Since: Linux 2.6.13. A zone spans frames that do not exist (holes); `present` counts existing ones,
+//! `managed` those of them that the kernel hands out (since 3.9).
 //!
 //! Truth: `zoneinfo_show_print` in mm/vmstat.c.
 
@@ -25,6 +26,9 @@ pub struct Zone {
     pub spanned: Pages,
     /// Frames that exist.
     pub present: Pages,
+    /// Frames that the kernel hands out: without those reserved at boot, and those that a balloon driver gave to the
+    /// hypervisor.
+    pub managed: Pages,
 }
 
 /// Zones that have frames, by rising frame.
@@ -44,16 +48,17 @@ struct Partly {
     first_frame: Option<u64>,
     spanned: Option<Pages>,
     present: Option<Pages>,
+    managed: Option<Pages>,
 }
 
 impl Partly {
     /// The zone. `None` for a zone without frames, for which the kernel prints nothing more.
     fn whole(self) -> Result<Option<Zone>, Error> {
-        let Partly { node, zone, first_frame, spanned, present } = self;
+        let Partly { node, zone, first_frame, spanned, present, managed } = self;
         match (first_frame, spanned, present) {
             (_, _, Some(Pages(0))) => Ok(None),
             (Some(first_frame), Some(spanned), Some(present)) => {
-                Ok(Some(Zone { node, zone, first_frame, spanned, present }))
+                Ok(Some(Zone { node, zone, first_frame, spanned, present, managed: managed.unwrap_or(present) }))
             }
             _ => Err(Error::malformed(
                 format_args!("/proc/zoneinfo, node {node}, zone {zone}"),
@@ -77,6 +82,7 @@ fn parse(text: &str) -> Result<Vec<Zone>, Error> {
             match key {
                 "spanned" => open.spanned = Some(Pages(value)),
                 "present" => open.present = Some(Pages(value)),
+                "managed" => open.managed = Some(Pages(value)),
                 "start_pfn" => open.first_frame = Some(value),
                 _ => {}
             }
@@ -144,14 +150,15 @@ Node 0, zone  Movable
 
     #[test]
     fn zones_say_where_they_lie_and_empty_ones_are_left_out() {
-        let zone = |zone: &str, first_frame, spanned, present| Zone {
+        let zone = |zone: &str, first_frame, spanned, present, managed| Zone {
             node: 0,
             zone: zone.to_owned(),
             first_frame,
             spanned: Pages(spanned),
             present: Pages(present),
+            managed: Pages(managed),
         };
-        let expected = [zone("DMA", 1, 4095, 3998), zone("Normal", 1_048_576, 5_505_024, 5_505_024)];
+        let expected = [zone("DMA", 1, 4095, 3998, 3840), zone("Normal", 1_048_576, 5_505_024, 5_505_024, 5_400_000)];
         assert_eq!(read(FOUND).unwrap(), expected);
     }
 

@@ -1,13 +1,17 @@
 //! `masu census`.
 
+mod files;
+mod groups;
+
 use std::collections::BTreeSet;
 use std::io::Write;
 
 use access::backend::Unavailable;
 use access::insertions::Filter;
 use access::refaults;
-use aging::census::{self, Census, Closeness, OfProcess};
+use aging::census::{self, Census, Closeness, Managed, OfClass, OfProcess};
 use aging::class::Class;
+use linux::cgroup::charges::Charges;
 use linux::cgroup::group;
 use linux::meminfo::meminfo;
 use linux::probe::Known;
@@ -26,6 +30,12 @@ const SHOWN: usize = 10;
 
 pub fn run(task: &CensusTask) -> Result<Done, Failure> {
     let closeness = if task.exact { Closeness::Exact } else { Closeness::Sampled { seed: seed() } };
+    if let Some(folders) = &task.files {
+        return files::run(folders, task.json);
+    }
+    if task.cgroups {
+        return groups::run(task, closeness);
+    }
     let mut wanted = task.pids.clone();
     let every = every(task.watch, &mut wanted);
     if task.cgroup.is_some() && !wanted.is_empty() {
@@ -150,9 +160,11 @@ impl Series {
                 return Ok(false); // Watching ends with the last process.
             }
         }
+        // Both counts of refaults at about the same time: the look may take a second.
+        let counts = self.counter.as_ref().map(|counter| counter.so_far(&self.whom));
         let mut census = look(&self.whom, self.closeness)?;
-        if let Some(counter) = &self.counter {
-            census = census.counted(&counter.so_far(&self.whom));
+        if let Some(counts) = &counts {
+            census = census.counted(counts);
         }
         if json {
             serde_json::to_writer(&mut *out, &census)?;
@@ -243,6 +255,14 @@ fn listed(bytes: &Known<Bytes>) -> String {
     bytes.value().map_or_else(|| "-".to_owned(), Bytes::to_string)
 }
 
+/// The rest: active by the kernel's list, or accessed since it last looked.
+fn active(of: &OfClass) -> Known<Bytes> {
+    match &of.idle_bytes {
+        Known::Value(idle) => Known::Value(of.bytes.saturating_sub(*idle + of.locked_bytes)),
+        Known::Unknown(why) => Known::Unknown(why.clone()),
+    }
+}
+
 fn print(
     out: &mut impl Write,
     census: &Census,
@@ -251,16 +271,17 @@ fn print(
 ) -> Result<(), Failure> {
     let sampled = census.sampled_fraction < 1.0;
     let none = || "-".to_owned();
-    let mut names = vec!["used for", "memory", "active", "idle", "locked", "off by at most"];
+    let mut names = vec!["used for", "memory", "active", "idle", "locked", "lazily freed", "off by at most"];
     names.extend(came_back.map(|_| "pages came back"));
     let mut table = Table::new(names);
     for (nth, of) in census.classes.iter().enumerate() {
         let mut row = vec![
             of.class.name().to_owned(),
             of.bytes.to_string(),
-            listed(&of.active_bytes),
+            listed(&active(of)),
             listed(&of.idle_bytes),
             of.locked_bytes.to_string(),
+            of.lazily_freed_bytes.to_string(),
             of.error_bound_bytes.to_string(),
         ];
         row.extend(came_back.map(|all| all.get(nth).copied().flatten().map_or_else(none, |pages| pages.to_string())));
@@ -269,12 +290,23 @@ fn print(
     // An empty pool is not listed.
     for of in census.rest.iter().filter(|of| of.bytes > Bytes(0)) {
         let (name, memory) = (of.rest.name().to_owned(), of.bytes.to_string());
-        let mut row = vec![name, memory, none(), none(), none(), of.error_bound_bytes.to_string()];
+        let mut row = vec![name, memory, none(), none(), none(), none(), of.error_bound_bytes.to_string()];
         row.extend(came_back.map(|_| none()));
         table.row(row);
     }
     table.write(out, "")?;
     writeln!(out)?;
+    if let Some(of_kernel) = &census.of_kernel {
+        print_charges(out, of_kernel)?;
+        writeln!(out)?;
+    }
+    if let Some(Managed { present_bytes, managed_bytes }) = census.managed {
+        let rest = present_bytes.saturating_sub(managed_bytes);
+        writeln!(
+            out,
+            "of {present_bytes}, the kernel hands out {managed_bytes}; {rest} is reserved, or the host took it back"
+        )?;
+    }
     if came_back.is_some()
         && let Some(why) =
             census.classes.iter().find_map(|of| of.refaults.why_unknown().filter(|_| of.class.is_of_files()))
@@ -298,11 +330,37 @@ fn print(
         let line = "processes outside of this PID namespace are not seen: their code counts as read-only data";
         writeln!(out, "{line}")?;
     }
+    if census.too_large > 0 {
+        let line = "processes of more than 8 GiB: their data is active or idle by the kernel's list alone";
+        writeln!(out, "{} {line}", census.too_large)?;
+    }
     print_processes(out, &census.processes)?;
     for NotRead { processes, first } in &census.not_read {
         let what = if *processes == 1 { "process" } else { "processes" };
         writeln!(out, "{processes} {what} could not be read, whose code counts as read-only data; the first: {first}")?;
     }
+    Ok(())
+}
+
+/// The kernel's own count of a group.
+fn print_charges(out: &mut impl Write, of: &Charges) -> Result<(), Failure> {
+    let mut table = Table::new(["the kernel's own count", "memory"]);
+    let mut row = |name: &str, bytes: Option<Bytes>| {
+        if let Some(bytes) = bytes {
+            table.row([name.to_owned(), bytes.to_string()]);
+        }
+    };
+    row("charged", Some(of.usage_bytes));
+    row("limit", of.limit_bytes);
+    row("anonymous", Some(of.anonymous_bytes));
+    row("files", Some(of.file_bytes));
+    row("shared memory", Some(of.shared_bytes));
+    row("kernel memory", of.kernel_bytes);
+    row("inactive files", Some(of.inactive_file_bytes));
+    row("working set, as kubelet counts", Some(of.working_set_bytes));
+    row("in swap", of.swap_bytes);
+    row("huge page pool, on top", of.huge_pool_bytes);
+    table.write(out, "")?;
     Ok(())
 }
 

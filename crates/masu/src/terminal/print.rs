@@ -36,6 +36,15 @@ pub fn err_if_ready(line: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
+/// Shows a line of progress in place of the one before, on a terminal only; an empty one removes it.
+pub fn progress(line: &str) {
+    let mut err = io::stderr();
+    if err.is_terminal() {
+        // A terminal that went away shows no progress.
+        let _ = write!(err, "\r{}\x1b[K", visible(line));
+    }
+}
+
 /// Writes `masu: ` and a line to standard error; a missing reader is no reason to end.
 pub fn note(line: impl Display) {
     let _ = writeln!(err(), "masu: {}", visible(&line.to_string()));
