@@ -12,6 +12,7 @@ use linux::cgroup::group;
 use linux::executable::Executable;
 use linux::status::Status;
 use linux::{Error, KernelFiles, Pid, children, processes, stat, status};
+use rustix::io::Errno;
 
 use super::config::{Like, Named, Whom};
 use super::layout::Processes;
@@ -23,6 +24,8 @@ pub struct Members {
     pub programs: Vec<Processes>,
     /// Processes that also fit a later program, which does not get them.
     pub twice: BTreeMap<Pid, usize>,
+    /// Named processes of each program, by its number, that have no thread to move: why.
+    pub absent: BTreeMap<usize, Vec<String>>,
 }
 
 /// Finds the processes of the programs repeatedly.
@@ -78,6 +81,11 @@ impl Finder {
                     taken.insert(pid, nth);
                     found.insert(pid, threads);
                 }
+            }
+            if let (Whom::Pids(pids), true) = (whom, found.is_empty()) {
+                let named = pids.iter().filter(|pid| !taken.contains_key(pid));
+                let why = named.map(|pid| absence(files, *pid, self.begun.get(pid).copied())).collect();
+                members.absent.insert(nth, why);
             }
             members.programs.push(found);
         }
@@ -142,6 +150,31 @@ fn threads(files: &impl KernelFiles, pid: Pid) -> BTreeSet<Pid> {
     let names = files.list(&pid.file("task")).unwrap_or_default();
     let all = names.iter().filter_map(|name| name.parse().ok());
     all.filter(|thread| !first_ended || *thread != pid).collect()
+}
+
+/// Why a named process, which began at this time, has no thread to move.
+fn absence(files: &impl KernelFiles, pid: Pid, begun: Option<u64>) -> String {
+    if pid == Pid::own() {
+        return format!("process {pid} is masu itself");
+    }
+    match stat::stat(files, pid) {
+        Err(Error::Gone(_)) => format!("process {pid} ended already"),
+        Err(error) => format!("process {pid} cannot be looked at: {error}"),
+        Ok(stat) if Some(stat.start_ticks) != begun => {
+            format!("process {pid} ended already, and another process has its number")
+        }
+        Ok(stat) if matches!(stat.state, 'Z' | 'X') => {
+            let parent = stat.parent;
+            format!("process {pid} ended already (a zombie: its parent, process {parent}, has not waited for it)")
+        }
+        Ok(_) => match files.list(&pid.file("task")) {
+            Err(errno) if !matches!(errno, Errno::NOENT | Errno::SRCH) => {
+                format!("the threads of process {pid} cannot be listed: {}", linux::describe(errno))
+            }
+            // It ended between the two reads.
+            Ok(_) | Err(_) => format!("process {pid} ended already"),
+        },
+    }
 }
 
 #[cfg(test)]
@@ -264,5 +297,23 @@ mod tests {
         kernel.add("proc/9/task/10/children", "");
         let found = finder.look(&kernel).unwrap();
         assert_eq!(found.programs[0][&Pid(9)], [Pid(10)].into());
+    }
+
+    #[test]
+    fn only_what_ended_has_ended_and_each_other_absence_has_its_cause() {
+        let kernel = kernel();
+        let programs = [named(Whom::Pids(vec![Pid(7)])), named(Whom::Pids(vec![Pid(11)]))];
+        let finder = Finder::new(&kernel, &programs).unwrap();
+        let absent = || finder.look(&kernel).unwrap().absent;
+        assert_eq!(absent(), BTreeMap::new());
+        kernel.add("proc/7/stat", &stat_of(7, 'S', 1, 900));
+        let reused = "process 7 ended already, and another process has its number";
+        assert_eq!(absent(), [(0, vec![reused.to_owned()])].into());
+        kernel.add("proc/7/stat", &stat_of(7, 'Z', 3, 100));
+        kernel.remove("proc/7/task");
+        let zombie = "process 7 ended already (a zombie: its parent, process 3, has not waited for it)";
+        assert_eq!(absent(), [(0, vec![zombie.to_owned()])].into());
+        kernel.remove("proc/7");
+        assert_eq!(absent(), [(0, vec!["process 7 ended already".to_owned()])].into());
     }
 }

@@ -28,7 +28,10 @@ impl<W: HostOps> Daemon<W> {
                     let why = match &self.config.programs[nth].whom {
                         Whom::Like(like) => format!("there are no processes {like} yet"),
                         Whom::Cgroup(name) => format!("control group {name} has no process yet"),
-                        whom @ Whom::Pids(_) => format!("{whom} ended already"),
+                        whom @ Whom::Pids(_) => match members.absent.get(&nth) {
+                            Some(why) if !why.is_empty() => why.join("; "),
+                            _ => format!("{whom}: no process that is not an earlier program's"),
+                        },
                     };
                     self.report_missing(&self.config.programs[nth].name.clone(), &why, events);
                 }

@@ -94,7 +94,7 @@ impl HostOps for Model {
         let processes = |of: &Vec<(i32, Vec<i32>)>| -> Processes {
             of.iter().map(|(pid, threads)| (Pid(*pid), threads.iter().map(|thread| Pid(*thread)).collect())).collect()
         };
-        Ok(Members { programs: host.programs.iter().map(processes).collect(), twice: BTreeMap::new() })
+        Ok(Members { programs: host.programs.iter().map(processes).collect(), ..Members::default() })
     }
 
     fn sets(&mut self, _: Duration, _: &Members) -> Result<Option<SharingGroups>, Error> {
