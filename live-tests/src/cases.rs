@@ -22,6 +22,7 @@ pub mod count;
 pub mod damon;
 pub(crate) mod disk_file;
 pub(crate) mod elf32;
+pub mod field;
 pub mod halted;
 pub mod hostile_names;
 pub mod injection;

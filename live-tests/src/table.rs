@@ -5,7 +5,7 @@ use crate::host::LiveTest;
 
 /// The tests of each file in `cases/`, in the order of a run. The compiler reports a list that is missing here, and a
 /// test that is missing in the list of its file.
-const FILES: [&[LiveTest]; 72] = [
+const FILES: [&[LiveTest]; 73] = [
     cases::target_process::TESTS,
     cases::setting::TESTS,
     cases::collapse::TESTS,
@@ -60,6 +60,7 @@ const FILES: [&[LiveTest]; 72] = [
     cases::run_hard::TESTS,
     cases::run_processes::TESTS,
     cases::run_programs::TESTS,
+    cases::field::TESTS,
     cases::run_local::TESTS,
     cases::run_local_children::TESTS,
     cases::silent_masu::TESTS,

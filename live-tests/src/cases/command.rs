@@ -189,7 +189,9 @@ fn lazily_freed_memory_is_not_promoted_for_free(host: &Host) -> Outcome {
     };
     let before = freed()?;
     assert!(before > HUGE * WINDOWS / 2, "{before} bytes freed lazily");
-    assert_eq!(json(&["stat", &pid, "--json"])?["lazily_freed_bytes"], freed()?);
+    // Pages wait in the processors' batches for their list, so the kernel's figure grows.
+    let counted = json(&["stat", &pid, "--json"])?["lazily_freed_bytes"].as_u64().ok_or("no figure")?;
+    assert!((before..=freed()?).contains(&counted), "{counted} counted, {before} before");
     let arguments = ["attach", &pid, "--until-settled", "--max-extra-rss", "0", "--json"];
     let said = run_on(&mut process, &hot, &arguments)?;
     let report: Value = serde_json::from_str(&said.out)?;

@@ -52,7 +52,10 @@ fn registered_buffers_are_named_and_keep_their_content(_: &Host) -> Outcome {
     let attach = said(&["attach", &program.pid().to_string(), "--for", "8s", "--json"])?;
     let report: serde_json::Value = serde_json::from_str(&attach.out)?;
     let refused = |why: &str| report["windows_refused"][why].as_u64().unwrap_or(0);
-    assert_eq!(refused("pinned") + refused("try-again"), WINDOWS, "{report}");
+    // khugepaged may have made a window huge before the buffers were registered.
+    let was_huge = report["windows_huge"].as_u64().unwrap_or(0);
+    assert_eq!(refused("pinned") + refused("try-again") + was_huge, WINDOWS, "{report}");
+    assert!(was_huge < WINDOWS && report["windows_promoted"] == 0, "{report}");
     drop(program.0.stdin.take());
     assert_eq!(lines.next().ok_or("no line")??, "0", "wrong content");
     Ok(())

@@ -243,7 +243,7 @@ fn has_sanitizer(dynamic: Extent, parts: &Parts, read: ReadAt<'_>) -> bool {
             let length = read(names.wrapping_add(value), &mut name);
             let name = name.get(..length).unwrap_or_default();
             let begins = |with: &&[u8]| name.starts_with(with);
-            RUNTIMES.iter().any(|runtime| begins(runtime)) && !HARMLESS.iter().any(|harmless| begins(harmless))
+            RUNTIMES.iter().any(&begins) && !HARMLESS.iter().any(begins)
         }
         _ => false,
     })

@@ -333,6 +333,7 @@ mod tests {
              processor 1.50 s + 0.25 s in the kernel   peak RSS 64.0 MiB   page faults 1234, 5 from disk\n  \
              2 MiB windows   reserved   allocated   failed   downgraded\n  \
              mmap                  10           7        2            1\n  \
+             at the last count: 0 reserved, 0 still huge, downgraded 0\n  \
              split for little used memory: 4, which returned 6.0 MiB\n"
         );
     }
