@@ -52,11 +52,17 @@ pub struct Nothing {
     pub why: String,
 }
 
-/// Scans without changing anything.
+/// Scans without changing anything. `with_command`: the streams are those of a command, and of the processes named
+/// beside it.
 ///
 /// # Errors
 /// As [`crate::daemon::Daemon::begin`].
-pub fn of(files: &impl KernelFiles, settings: &Settings, cache: Option<Level>) -> Result<Plan, Error> {
+pub fn of(
+    files: &impl KernelFiles,
+    settings: &Settings,
+    cache: Option<Level>,
+    with_command: bool,
+) -> Result<Plan, Error> {
     let levels = settings.preferences.at_first();
     let group = match &settings.scope {
         Scope::Group(name) => Some(group::find(files, name)?),
@@ -105,15 +111,18 @@ pub fn of(files: &impl KernelFiles, settings: &Settings, cache: Option<Level>) -
             .into_iter()
             .collect(),
         left_out,
-        streams: cache.map(|level| of_streams(level, &settings.scope)),
+        streams: cache.map(|level| of_streams(level, &settings.scope, with_command)),
     })
 }
 
-fn of_streams(level: Level, scope: &Scope) -> String {
-    let whose = match scope {
-        Scope::Host => "any process that inserts more than 64 MiB, nearly all in order,",
-        Scope::Group(_) => "the processes of the control group",
-        Scope::Processes(_) => "these processes and their descendants",
+fn of_streams(level: Level, scope: &Scope, with_command: bool) -> String {
+    let whose = match (scope, with_command) {
+        (Scope::Host, true) => "the command and its descendants",
+        (Scope::Host, false) => "any process that inserts more than 64 MiB, nearly all in order,",
+        (Scope::Group(_), true) => "the processes of the control group, of the command and of its descendants",
+        (Scope::Group(_), false) => "the processes of the control group",
+        (Scope::Processes(_), true) => "these processes, the command, and the descendants of all",
+        (Scope::Processes(_), false) => "these processes and their descendants",
     };
     match level.get() {
         0 => format!("drops the page-cache insertions of {whose} once they are passed"),
@@ -147,5 +156,17 @@ impl Plan {
             lines.push("nothing to do".to_owned());
         }
         lines
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_streams_of_a_command_are_its_own() {
+        let of = |with_command| of_streams(Level::NONE, &Scope::Host, with_command);
+        assert_eq!(of(true), "drops the page-cache insertions of the command and its descendants once they are passed");
+        assert!(of(false).contains("any process that inserts more than 64 MiB"), "{}", of(false));
     }
 }

@@ -398,7 +398,8 @@ fn at_host(error: &Error) -> Failure {
 }
 
 fn print_plan(task: &AgingTask, wanted: &Wanted) -> Result<(), Failure> {
-    let plan = plan::of(&*HOST, &wanted.settings, wanted.cache()).map_err(|error| at_host(&error))?;
+    let plan = plan::of(&*HOST, &wanted.settings, wanted.cache(), !task.command.is_empty())
+        .map_err(|error| at_host(&error))?;
     let mut out = print::out();
     if task.json {
         serde_json::to_writer(&mut out, &plan)?;
