@@ -70,6 +70,10 @@ impl Torn {
         if torn_before == Some(0) {
             return Ok(false);
         }
+        // Since the scan the window may have become huge, and the advice would split it.
+        if program.state(window)?.is_none_or(|state| state.huge || state.resident != holed.resident) {
+            return Ok(false);
+        }
         holed.is_tried = true;
         let before = program.splits_of_host();
         if program.advise(page, Advice::Cold) == Err(Errno::SRCH) {

@@ -109,6 +109,10 @@ impl ModelProgram {
             return Err(Errno::NOMEM);
         };
         if std::mem::take(&mut world.looks_for_torn) {
+            let cell = &world.spaces[self.index].cells[index];
+            if cell.huge && cell.version_measured == Some(cell.version) {
+                world.blame(|| format!("window {index} advised as torn, which was measured and is huge"));
+            }
             let cell = &mut world.spaces[self.index].cells[index];
             // Beside a torn page the advice has an effect on the page's age alone.
             let is_torn = std::mem::take(&mut cell.torn);
