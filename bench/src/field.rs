@@ -140,7 +140,10 @@ fn one(session: &Session, entry: &Entry, features: &[Feature]) -> Result<Row> {
             continue;
         }
         let outcome = cell::run(&place, entry, masu.path(), Some(*feature), &session.stop)?;
-        row.cells.push(verdict::compare(entry, *feature, &alone, &outcome));
+        let mut cell = verdict::compare(entry, *feature, &alone, &outcome);
+        // The document and the table name no folder of this machine.
+        cell.text = place.unfill(&cell.text);
+        row.cells.push(cell);
     }
     Ok(row)
 }

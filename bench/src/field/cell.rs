@@ -86,6 +86,13 @@ impl Place {
         text.replace("$IN", &self.input().to_string_lossy()).replace("$PORT", &self.port.to_string())
     }
 
+    /// `text` with `$IN` and `$HOME` in place of the folders of this run.
+    pub fn unfill(&self, text: &str) -> String {
+        let [input, home] =
+            [self.input(), self.folder.path().to_owned()].map(|path| path.to_string_lossy().into_owned());
+        text.replace(&input, "$IN").replace(&home, "$HOME")
+    }
+
     /// Environment and folder for `command`; its output goes to the file `name` in the input's folder's parent.
     fn dress(&self, command: &mut Command, name: &str) -> Result<()> {
         let file = |end: &str| File::create(self.folder.path().join(format!("{name}.{end}")));
