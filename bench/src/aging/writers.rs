@@ -94,8 +94,9 @@ const GRACE: Duration = Duration::from_secs(300);
 /// # Errors
 /// When masu is missing, this host has no memory cgroups, too little disk or memory, or we are interrupted.
 pub fn run(session: &Session, options: &Options) -> Result<()> {
-    options.check(session)?;
+    options.check()?;
     let masu = super::masu(session, options.ways.contains(&Way::Masu))?;
+    options.check_room(session)?;
     session.warm_up_to(Bytes::gib(options.gib.iter().copied().max().unwrap_or(1)))?;
     let folder = tempfile::tempdir_in(super::FOLDER).context("cannot make a folder for the files")?;
     let bench = Bench { session, options, masu, folder: folder.path() };
@@ -113,9 +114,14 @@ fn subject(gib: u64) -> String {
 }
 
 impl Options {
-    fn check(&self, session: &Session) -> Result<()> {
+    fn check(&self) -> Result<()> {
         ensure!(self.pairs > 0 && self.run_s > 0, "expected --pairs and --run-s of 1 or more");
         ensure!((1..=4096).contains(&self.processes), "--processes {}: expected 1 to 4096", self.processes);
+        Ok(())
+    }
+
+    /// Whether this host has the memory and the disk for these files.
+    fn check_room(&self, session: &Session) -> Result<()> {
         for gib in &self.gib {
             let fits = (1..).contains(gib) && Bytes::gib(*gib) < session.host.memory_bytes;
             ensure!(fits, "--gib {gib}: expected 1 or more, and less than this host has");
