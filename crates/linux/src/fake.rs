@@ -149,6 +149,9 @@ impl KernelFiles for FakeKernel {
     fn inode(&self, path: &str) -> Result<u64, Errno> {
         self.rooted(path)?.inode(path)
     }
+    fn owner(&self, path: &str) -> Result<u32, Errno> {
+        self.rooted(path)?.owner(path)
+    }
     fn make_directory(&self, path: &str) -> Result<(), Errno> {
         self.rooted(path)?.make_directory(path)?;
         self.record(format!("mkdir {path}"));

@@ -89,6 +89,14 @@ pub trait KernelFiles {
     /// The kernel's answer.
     fn inode(&self, path: &str) -> Result<u64, Errno>;
 
+    /// Number of the user who owns a file or directory.
+    ///
+    /// # Errors
+    /// The kernel's answer; `ENOSYS`, the default, for a tree that has no owners.
+    fn owner(&self, _path: &str) -> Result<u32, Errno> {
+        Err(Errno::NOSYS)
+    }
+
     /// Makes a directory, for interfaces that create an object by it.
     ///
     /// # Errors
@@ -131,6 +139,10 @@ impl<F: KernelFiles + ?Sized> KernelFiles for &F {
 
     fn inode(&self, path: &str) -> Result<u64, Errno> {
         (**self).inode(path)
+    }
+
+    fn owner(&self, path: &str) -> Result<u32, Errno> {
+        (**self).owner(path)
     }
 
     fn make_directory(&self, path: &str) -> Result<(), Errno> {
@@ -237,6 +249,10 @@ impl KernelFiles for Rooted {
 
     fn inode(&self, path: &str) -> Result<u64, Errno> {
         Ok(fs::metadata(self.path(path)).map_err(errno)?.ino())
+    }
+
+    fn owner(&self, path: &str) -> Result<u32, Errno> {
+        Ok(fs::metadata(self.path(path)).map_err(errno)?.uid())
     }
 
     fn make_directory(&self, path: &str) -> Result<(), Errno> {

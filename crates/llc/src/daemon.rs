@@ -13,6 +13,7 @@ pub mod layout;
 pub mod members;
 pub mod number;
 pub mod observe;
+pub mod others;
 pub mod rate_limiter;
 pub mod report;
 pub mod sharing_groups;

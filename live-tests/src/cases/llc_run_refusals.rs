@@ -22,6 +22,7 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     llc_run_refusals requires [Root, MasuCommand];
     no_file_system_to_use;
     no_room_in_the_file_system [Fuse, ResctrlEmulator, RealProcessor];
+    classes_used_up_by_others_are_named [Fuse, ResctrlEmulator, RealProcessor];
     a_configuration_that_cannot_be_meant [Fuse, ResctrlEmulator, RealProcessor];
     programs_that_are_not_there [Fuse, ResctrlEmulator, RealProcessor];
     a_file_system_that_goes_away_ends_it [Fuse, ResctrlEmulator, RealProcessor];
@@ -114,7 +115,11 @@ fn no_room_in_the_file_system(_: &Host) -> Outcome {
     refused(
         &run(&arguments)?,
         "cannot make groups: 3 classes of service, the default group has one, other groups 2, needed: 1",
-        "Remove groups that nobody uses any more (rmdir), or give fewer programs a fixed mask.",
+        &format!(
+            "empty (no thread, no CPU): theirs of user 0; `rmdir {}/theirs` removes it; \
+             in use: masu-one of user 0 (held by another masu)",
+            root.display()
+        ),
     );
     // Another user has nearly all ways exclusively.
     drop(alive);
@@ -138,6 +143,56 @@ fn no_room_in_the_file_system(_: &Host) -> Outcome {
         "`masu facts`, or info/L3 in the file system, says how many ways and classes there are.",
     );
     assert_eq!(place.state()?, before);
+    Ok(())
+}
+
+/// 13 of 16 classes are other tools': of three programs two share a class, and one line names the groups, whether they are
+/// in use, and how to remove those that are not.
+fn classes_used_up_by_others_are_named(_: &Host) -> Outcome {
+    let (theirs, one, two, three) =
+        (TargetProcess::start()?, TargetProcess::start()?, TargetProcess::start()?, TargetProcess::start()?);
+    let place = Place::make(&[])?;
+    let root = place.emulator.root();
+    for nth in 0..13 {
+        fs::create_dir(root.join(format!("pod{nth}")))?;
+    }
+    fs::write(root.join("pod7/tasks"), format!("{}\n", theirs.pid()))?;
+    let programs = [("one", by_pid(&one)), ("two", by_pid(&two)), ("three", by_pid(&three))];
+    let arguments = place.with(&config(&programs))?;
+    let before = place.state()?;
+    let plan = |more: &str| said(&[&["llc", "plan", more][..], &strings(&arguments)].concat());
+    let empty: Vec<String> = [0, 1, 10, 11, 12, 2, 3, 4, 5, 6, 8, 9].map(|nth| format!("pod{nth}")).into();
+    let paths: Vec<String> = empty.iter().map(|name| format!("{}/{name}", root.display())).collect();
+    let name = fs::read_to_string(format!("/proc/{}/comm", theirs.pid()))?;
+    let line = format!(
+        "one and two share a class of service: 16 classes, the default group has one, other groups 13; \
+         empty (no thread, no CPU): {} of user 0; `rmdir {}` removes them; in use: pod7 of user 0 ({} {})",
+        empty.join(" of user 0, "),
+        paths.join(" "),
+        name.trim(),
+        theirs.pid()
+    );
+    let dry = plan("--dry-run")?;
+    assert_eq!((dry.err.as_str(), dry.code()), (format!("masu: {line}\n").as_str(), 0));
+    let text = said(&[&["llc", "plan"][..], &strings(&arguments)].concat())?;
+    assert_eq!(text.out.lines().filter(|of| of.contains("pod7")).collect::<Vec<_>>().len(), 2, "{}", text.out);
+    assert!(text.out.lines().any(|of| of == line), "{}", text.out);
+    let report = json(&[&["llc", "plan", "--json"][..], &strings(&arguments)].concat())?;
+    assert_eq!(report["shared_classes"]["together"], serde_json::json!([["one", "two"]]));
+    assert_eq!(report["shared_classes"]["others"][10]["processes"][0]["pid"], theirs.pid().0);
+    // A run says it before it changes anything, and removes nothing of others.
+    let mut daemon = Daemon::start(&arguments)?;
+    let event = daemon.until_event("shared_classes")?;
+    assert_eq!((&event["classes"], event["others"].as_array().map(Vec::len)), (&16.into(), Some(13)));
+    daemon.until_event("done")?;
+    assert_eq!(daemon.end(Some(Signal::TERM))?.1.code(), 0);
+    assert_eq!(place.state()?, before);
+    // The command of the line makes room.
+    for path in &paths {
+        fs::remove_dir(path)?;
+    }
+    let report = json(&[&["llc", "plan", "--json"][..], &strings(&arguments)].concat())?;
+    assert_eq!((&report["shared_classes"], report["groups"].as_array().map(Vec::len)), (&Value::Null, Some(4)));
     Ok(())
 }
 

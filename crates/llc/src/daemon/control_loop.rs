@@ -22,6 +22,7 @@ use super::decide::Decision;
 use super::host_ops::{HostOps, Key, NotMerging, WarmPartition};
 use super::layout::{Desired, Masks, TooMany};
 use super::members::Members;
+use super::others::OtherGroup;
 use super::report::{Event, Summary};
 use super::sharing_groups::SharingGroups;
 use super::steps::{Observed, Step, diff, undo};
@@ -31,11 +32,14 @@ use super::warm_up::WarmState;
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum LoopError {
     /// The configuration needs more than the host has, or nothing is left to assign.
-    #[error(transparent)]
-    Unfit(#[from] Unfit),
+    #[error("{0}")]
+    Unfit(Unfit),
     /// More groups than classes.
-    #[error(transparent)]
-    TooMany(#[from] TooMany),
+    #[error("{0}")]
+    TooMany(TooMany),
+    /// Either of them, where other tools' groups have classes.
+    #[error("{0}")]
+    Classes(Box<LoopError>, Vec<OtherGroup>),
     /// A refused step.
     #[error("{}", .0.failed)]
     Step(Box<Refused>),

@@ -17,6 +17,7 @@ use super::config::{Config, DomainBy};
 use super::host_ops::{HostOps, Key, NotMerging, WarmPartition};
 use super::members::{Finder, Members};
 use super::observe::{Counted, Counting, OfGroup};
+use super::others::{OtherGroup, other_groups};
 use super::sharing_groups::{Identities, SharingGroups, sets};
 use super::steps::{Observed, Step};
 use super::warm_up::{Job, WarmState, Warmer};
@@ -172,6 +173,10 @@ impl<F: KernelFiles + Sync + 'static> HostOps for Host<F> {
 
     fn observed(&mut self) -> Result<(Observed, Vec<String>), Failed> {
         self.mount.as_ref().map_or_else(|| Ok(Default::default()), Mount::observed)
+    }
+
+    fn other_groups(&self, names: &[String]) -> Vec<OtherGroup> {
+        self.mount.as_ref().map_or(Vec::new(), |mount| other_groups(self.files, mount.resctrl(), names))
     }
 
     fn collect(&mut self) -> Result<Vec<String>, Failed> {

@@ -13,6 +13,7 @@ use super::act::Done;
 use super::allocatable_ways::Hardware;
 use super::members::Members;
 use super::observe::{Counted, OfGroup};
+use super::others::OtherGroup;
 use super::sharing_groups::SharingGroups;
 use super::steps::{Observed, Step};
 use super::warm_up::WarmState;
@@ -87,6 +88,9 @@ pub trait HostOps {
     /// # Errors
     /// As of the calls.
     fn observed(&mut self) -> Result<(Observed, Vec<String>), Failed>;
+
+    /// Groups of other tools with these names, and their processes.
+    fn other_groups(&self, names: &[String]) -> Vec<OtherGroup>;
 
     /// Removes the abandoned groups, and names them.
     ///

@@ -8,6 +8,7 @@ use units::{Bytes, WayMask};
 
 use super::layout::Masks;
 use super::number::counted;
+use super::others::SharedClasses;
 use super::warm_up::WarmState;
 
 /// One event.
@@ -95,6 +96,8 @@ pub enum Event {
         /// The reason.
         why: String,
     },
+    /// Programs share a class of service, since other tools' groups have the rest.
+    SharedClasses(SharedClasses),
     /// The former state is restored.
     PutBack {
         /// Number of removed groups.
@@ -260,6 +263,7 @@ impl fmt::Display for Event {
             }
             Event::Warmed { group, cache, state } => filled_line(f, group, *cache, state),
             Event::Without { what, why } => write!(f, "without {what}: {why}"),
+            Event::SharedClasses(shared) => shared.fmt(f),
             Event::PutBack { groups } => {
                 write!(f, "restored: {} removed, the default group has its ways", counted(*groups, "group"))
             }

@@ -6,12 +6,13 @@ use std::time::Duration;
 use units::Ways;
 
 use super::super::act::Mount;
-use super::super::allocatable_ways::{AllocatableWays, Hardware, UnmanagedGroup, allocatable_ways};
+use super::super::allocatable_ways::{AllocatableWays, Hardware, Unfit, UnmanagedGroup, allocatable_ways};
 use super::super::config::Measured;
 use super::super::curve;
 use super::super::decide::{Decision, Figures, GroupSize, Seen, decide};
 use super::super::host_ops::HostOps;
 use super::super::layout::{self, Member, Planned, Purpose, Surroundings};
+use super::super::others::{SharedClasses, together};
 use super::super::report::Event;
 use super::super::sharing_groups::SharedFrames;
 use super::super::steps::Observed;
@@ -95,7 +96,8 @@ impl<W: HostOps> Daemon<W> {
         if let Some(why) = self.not_warmed.clone().filter(|_| !self.sets.sets.is_empty()) {
             self.report_missing(SHARED_PARTITIONS, &why.to_string(), events);
         }
-        let allocatable = allocatable_ways(&self.config, &hardware, &unmanaged)?;
+        let allocatable = allocatable_ways(&self.config, &hardware, &unmanaged)
+            .map_err(|unfit| self.with_others(LoopError::Unfit(unfit), &unmanaged))?;
         self.visit_next(now, &allocatable, &self.figures(hardware.all.ways()));
         let figures = self.figures(hardware.all.ways());
         let way = hardware.way_bytes.0.max(1);
@@ -147,15 +149,59 @@ impl<W: HostOps> Daemon<W> {
             return Err(error);
         }
         self.inputs = Some(inputs);
-        for beside in &allocatable.beside {
-            let why = format!("group {} may allocate in ways {} as well", beside.name, beside.mask);
-            self.report_missing("ways of our own", &why, events);
-        }
+        self.report_beside(&allocatable.beside, events);
+        self.report_shared_classes(&allocatable, &hardware, &unmanaged, events);
         if !same {
             self.summary.plans += 1;
             events.push(self.decided());
         }
         Ok(())
+    }
+
+    /// The error with the groups of other tools, if these have the lacking classes.
+    fn with_others(&self, error: LoopError, unmanaged: &[UnmanagedGroup]) -> LoopError {
+        let classes = matches!(error, LoopError::Unfit(Unfit::Classes { .. }) | LoopError::TooMany(_));
+        if !classes || unmanaged.is_empty() {
+            return error;
+        }
+        LoopError::Classes(Box::new(error), self.host.other_groups(&names(unmanaged)))
+    }
+
+    /// One line for all groups of other tools that may allocate in masu's ways.
+    fn report_beside(&mut self, beside: &[UnmanagedGroup], events: &mut Vec<Event>) {
+        let why = match beside {
+            [] => return,
+            [only] => format!("group {} may allocate in ways {} as well", only.name, only.mask),
+            all => {
+                let each: Vec<String> = all.iter().map(|group| format!("{} ({})", group.name, group.mask)).collect();
+                format!("{} groups of other tools may allocate in them as well: {}", all.len(), each.join(", "))
+            }
+        };
+        self.report_missing("ways of our own", &why, events);
+    }
+
+    /// Programs that share a class because fewer are left than there are programs and sharing groups.
+    fn report_shared_classes(
+        &mut self,
+        allocatable: &AllocatableWays,
+        hardware: &Hardware,
+        unmanaged: &[UnmanagedGroup],
+        events: &mut Vec<Event>,
+    ) {
+        let (Some(desired), Some(decision)) = (&self.desired, &self.decision) else { return };
+        let wanted = decision.planned.iter().map(|planned| planned.programs.len() + planned.sets.len()).max();
+        // The policy `none` and the visits to learn curves have one class for all, however many there are.
+        let meant = self.config.policy == Policy::None || self.visit.is_some();
+        if meant || wanted.unwrap_or(0) <= allocatable.cache.classes_max {
+            return;
+        }
+        let together = together(desired, |nth| self.config.programs[nth].name.clone());
+        let names = names(unmanaged);
+        if together.is_empty() || !self.reported.insert(format!("classes {together:?} {names:?}")) {
+            return;
+        }
+        let others = self.host.other_groups(&names);
+        events.push(Event::SharedClasses(SharedClasses { together, classes: hardware.classes, others }));
     }
 
     /// Sharing groups, if partitions for them can be kept warm.
@@ -229,7 +275,12 @@ impl<W: HostOps> Daemon<W> {
         };
         let domains: Vec<String> = self.sets.sets.iter().map(|set| set.domain.to_string()).collect();
         let planned: Vec<Planned> = decision.planned.clone();
-        self.desired = Some(layout::desired(&planned, &members, &domains, &around)?);
+        let desired = layout::desired(&planned, &members, &domains, &around);
+        self.desired = Some(desired.map_err(|many| self.with_others(LoopError::TooMany(many), unmanaged))?);
         Ok(())
     }
+}
+
+fn names(unmanaged: &[UnmanagedGroup]) -> Vec<String> {
+    unmanaged.iter().map(|group| group.name.clone()).collect()
 }

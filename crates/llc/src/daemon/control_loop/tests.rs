@@ -10,12 +10,14 @@ use units::{Address, Pages, WayMask, Ways};
 use super::super::act::Done;
 use super::super::layout::Processes;
 use super::super::observe::Counted;
+use super::super::others::InGroup;
 use super::super::sharing_groups::SharedFrames;
 use super::super::steps::tests::{Kernel, kernel};
 use super::*;
 
 mod absent;
 mod anything;
+mod classes;
 mod measured;
 mod trust;
 
@@ -142,6 +144,23 @@ impl HostOps for Model {
             return Err(Failed { why: Why::Gone, error: Error::Gone(at), status: None });
         }
         Ok((self.0.borrow().kernel.groups.clone(), Vec::new()))
+    }
+
+    fn other_groups(&self, names: &[String]) -> Vec<OtherGroup> {
+        let host = self.0.borrow();
+        let group = |name: &String| {
+            let threads = host.kernel.groups[name].threads.len();
+            let processes = host.kernel.groups[name].threads.iter().map(|pid| InGroup { pid: *pid, name: "x".into() });
+            OtherGroup {
+                group: name.clone(),
+                path: Some(format!("/r/{name}")),
+                empty: threads == 0,
+                threads,
+                processes: processes.collect(),
+                ..OtherGroup::default()
+            }
+        };
+        names.iter().map(group).collect()
     }
 
     fn collect(&mut self) -> Result<Vec<String>, Failed> {

@@ -10,6 +10,7 @@ use llc::daemon::allocatable_ways::Unfit;
 use llc::daemon::config::{Config, NoConfig};
 use llc::daemon::control_loop::{Daemon, LoopError, Refused};
 use llc::daemon::host::Host;
+use llc::daemon::others::used_up;
 use llc::daemon::steps::Step;
 
 use crate::HOST;
@@ -109,6 +110,7 @@ pub fn daemon(
 pub fn at_trouble(error: &LoopError) -> Failure {
     match error {
         LoopError::Unfit(unfit) => at_unfit(unfit),
+        LoopError::Classes(error, others) => at_trouble(error).remedy(used_up(others).join("; ")),
         LoopError::TooMany(_) => Failure::new(error)
             .remedy("Without l3 = […] programs can share groups; or remove groups that nobody uses any more."),
         LoopError::Step(refused) => at_step(refused),

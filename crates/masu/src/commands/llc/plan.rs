@@ -7,6 +7,7 @@ use std::time::Duration;
 use linux::journal::HostSettings;
 use linux::runtime_directory::DIRECTORY;
 use llc::daemon::act::writes;
+use llc::daemon::others::SharedClasses;
 use llc::daemon::report::{Event, OfGroup, OfSet, Slowdown, shown};
 use serde::Serialize;
 
@@ -29,6 +30,8 @@ struct Report {
     cross_domain_frames: u64,
     /// Parts that cannot be done, in words.
     without: Vec<String>,
+    /// Programs that share a class of service because the classes are used up.
+    shared_classes: Option<SharedClasses>,
     /// Each write, as `path <- value`, in order.
     writes: Vec<String>,
 }
@@ -51,6 +54,7 @@ pub fn run(task: &PlanTask) -> Result<Done, Failure> {
             Event::Shared { sets, cross_domain_frames } => {
                 (report.shared, report.cross_domain_frames) = (sets, cross_domain_frames);
             }
+            Event::SharedClasses(shared) => report.shared_classes = Some(shared),
             Event::Without { what, why } => report.without.push(format!("{what}: {why}")),
             _ => {}
         }
@@ -63,6 +67,8 @@ pub fn run(task: &PlanTask) -> Result<Done, Failure> {
         serde_json::to_writer(&mut out, &report)?;
         writeln!(out)?;
     } else if task.dry_run {
+        // Output is the writes alone.
+        report.shared_classes.iter().for_each(print::note);
         for write in &report.writes {
             writeln!(out, "{write}")?;
         }
@@ -91,6 +97,9 @@ fn print(out: &mut impl Write, report: &Report) -> Result<(), Failure> {
         }
         writeln!(out)?;
         table.write(out, "")?;
+    }
+    if let Some(shared) = &report.shared_classes {
+        writeln!(out, "\n{shared}")?;
     }
     if !report.slowdowns.is_empty() {
         let mut table = Table::new(["program", "expected slowdown"]);
