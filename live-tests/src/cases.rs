@@ -23,6 +23,7 @@ pub mod damon;
 pub(crate) mod disk_file;
 pub(crate) mod elf32;
 pub mod field;
+pub mod forking;
 pub mod halted;
 pub mod hostile_names;
 pub mod injection;

@@ -5,7 +5,7 @@ use crate::host::LiveTest;
 
 /// The tests of each file in `cases/`, in the order of a run. The compiler reports a list that is missing here, and a
 /// test that is missing in the list of its file.
-const FILES: [&[LiveTest]; 73] = [
+const FILES: [&[LiveTest]; 74] = [
     cases::target_process::TESTS,
     cases::setting::TESTS,
     cases::collapse::TESTS,
@@ -30,6 +30,7 @@ const FILES: [&[LiveTest]; 73] = [
     cases::damon::TESTS,
     cases::count::TESTS,
     cases::injection::TESTS,
+    cases::forking::TESTS,
     cases::halted::TESTS,
     cases::command::TESTS,
     cases::command_refusals::TESTS,

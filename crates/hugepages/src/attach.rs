@@ -361,6 +361,7 @@ impl Loop<'_> {
         if target.phase == Phase::Ended {
             return;
         }
+        target.set_now(self.control.now());
         if let Err(error) = work(target) {
             target.phase = Phase::Ended;
             target.failure = Some(error).filter(|error| !error.is_gone());

@@ -24,6 +24,8 @@
 //!
 //! No I/O, no clock, no randomness.
 
+pub mod repeat;
+
 use std::collections::BTreeSet;
 
 use units::cast::fits;

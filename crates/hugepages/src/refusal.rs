@@ -16,6 +16,8 @@ pub enum Refusal {
     Forbidden,
     /// A fork, or KSM, shares pages of it: a huge page would be a copy.
     Shared,
+    /// Others split it soon after each promotion, as a fork does: it waits, longer each time.
+    SplitAgain,
     /// Its mapping is offered to KSM, and pages of it are shared.
     Merged,
     /// Part of it is in swap.
@@ -72,6 +74,7 @@ impl Refusal {
             Refusal::CrossesMappings => "crosses-mappings",
             Refusal::Forbidden => "forbidden",
             Refusal::Shared => "shared",
+            Refusal::SplitAgain => "split-again",
             Refusal::Merged => "merged",
             Refusal::Swapped => "swapped",
             Refusal::GuardPages => "guard-pages",
@@ -98,7 +101,12 @@ impl Refusal {
             Refusal::NotAnonymous => "file pages or shared memory, which masu leaves alone".to_owned(),
             Refusal::CrossesMappings => "the mapping does not cover the whole 2 MiB window".to_owned(),
             Refusal::Forbidden => "the program used MADV_NOHUGEPAGE there".to_owned(),
-            Refusal::Shared => "a forked child, or KSM, shares pages of it".to_owned(),
+            Refusal::Shared => {
+                "a forked child, or KSM, shares pages of it: waits for the next pause between forks".to_owned()
+            }
+            Refusal::SplitAgain => {
+                "a fork split it soon after its promotion: waits longer each time, for a pause between forks".to_owned()
+            }
             Refusal::Merged => "KSM merges pages there (MADV_MERGEABLE)".to_owned(),
             Refusal::Swapped => "part of it is in swap".to_owned(),
             Refusal::GuardPages => "it has guard pages".to_owned(),
@@ -152,7 +160,8 @@ impl Refusal {
             | Refusal::CrossesMappings
             | Refusal::OverBudget
             | Refusal::LazilyFreed
-            | Refusal::OverLimit => Some(0),
+            | Refusal::OverLimit
+            | Refusal::SplitAgain => Some(0),
             Refusal::Shared => Some(1), // a look at the window, without a call for advice
             Refusal::Forbidden | Refusal::GuardPages => None,
             // EINVAL is temporary too: on some kernels (6.12) it also means that no page of the window is writable,

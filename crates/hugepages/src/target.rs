@@ -110,6 +110,8 @@ pub struct Target {
 pub struct Missing {
     /// Windows that can be promoted now.
     pub plan: Plan,
+    /// Windows that could be, and wait because others split them soon after their last promotion.
+    pub split_again: Vec<Promotion>,
     /// Hot windows that never were huge, beyond noise.
     pub never: u64,
     /// Windows that were huge and were split by others (a fork), beyond noise.
@@ -146,6 +148,11 @@ impl Target {
             round: Round::default(),
             halt: Halt::default(),
         })
+    }
+
+    /// Sets the time, after the start of the caller's clock.
+    pub fn set_now(&mut self, now: Duration) {
+        self.huge.set_now(now);
     }
 
     /// Replaces the settings from the next plan on.
@@ -265,7 +272,9 @@ impl Target {
                 let (hot, walks) =
                     view.map_or((Pages(0), Rate::ZERO), |at| (self.windows()[at].hot, self.windows()[at].walks));
                 let cost = policy::cost(state.resident);
-                missing.plan.promote.push(Promotion { window, cost, walks, hot, resident: state.resident });
+                let is_due = self.huge.may_promote(window);
+                let list = if is_due { &mut missing.plan.promote } else { &mut missing.split_again };
+                list.push(Promotion { window, cost, walks, hot, resident: state.resident });
             }
         }
         let noise = policy::noise(self.windows().len() as u64, self.settings);
@@ -388,8 +397,10 @@ impl Target {
     pub fn plan_again(&mut self) -> Result<(), Error> {
         let budget = self.budget()?;
         let promoted_since = |view: &WindowView| view.huge.is_none() && self.huge.states().contains_key(&view.window);
-        let is_due =
-            |view: &&WindowView| self.refusals.may_try(view.window, self.round.number) && !promoted_since(view);
+        let is_due = |view: &&WindowView| {
+            let may_try = self.refusals.may_try(view.window, self.round.number) && self.huge.may_promote(view.window);
+            may_try && !promoted_since(view)
+        };
         let preferred = |view: &WindowView| WindowView { preference: self.preference(view.window), ..*view };
         let candidates: Vec<WindowView> = self.windows().iter().filter(is_due).map(preferred).collect();
         let mut plan = policy::decide(&candidates, budget, self.settings);

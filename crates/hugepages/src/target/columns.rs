@@ -73,15 +73,17 @@ impl Ends {
         self.demoted + self.torn + self.unmapped + self.split_by_others
     }
 
-    /// Counts a window that is not huge any more, in this state, and was not split by masu.
-    pub(super) fn add(&mut self, now: WindowState) {
-        if act::held(now) == 0 {
-            self.unmapped += 1;
-        } else if act::is_torn(now) {
-            self.torn += 1;
-        } else {
+    /// Counts a window that is not huge any more, in this state, and was not split by masu. True if others split it.
+    pub(super) fn add(&mut self, now: WindowState) -> bool {
+        let is_split_by_others = act::held(now) > 0 && !act::is_torn(now);
+        if is_split_by_others {
             self.split_by_others += 1;
+        } else if act::held(now) == 0 {
+            self.unmapped += 1;
+        } else {
+            self.torn += 1;
         }
+        is_split_by_others
     }
 }
 
@@ -115,10 +117,17 @@ impl Target {
         }
         if view.huge.is_some() {
             // Split since the scan: by masu, because it was idle, or by others.
-            return if self.served.contains(&view.window) { Column::Waiting } else { Column::Cold };
+            return match self.served.contains(&view.window) {
+                true if !self.huge.may_promote(view.window) => Column::Refused(Refusal::SplitAgain),
+                true => Column::Waiting,
+                false => Column::Cold,
+            };
         }
         if self.scan.plan.over_budget.contains(&view.window) {
             return Column::Refused(self.why_over_budget(view, budget_left));
+        }
+        if !self.huge.may_promote(view.window) && policy::is_hot(view, self.settings) {
+            return Column::Refused(Refusal::SplitAgain);
         }
         let view = WindowView { preference: self.preference(view.window), ..*view };
         match policy::judge(&view, self.settings) {
@@ -162,7 +171,9 @@ mod tests {
         let mut ends = Ends::default();
         [state(0, 0, 0), state(512, 0, 0), state(400, 112, 0), state(0, 0, 512), state(128, 0, 0), state(1, 0, 9)]
             .into_iter()
-            .for_each(|now| ends.add(now));
+            .for_each(|now| {
+                ends.add(now);
+            });
         assert_eq!(ends, Ends { demoted: 0, torn: 2, unmapped: 1, split_by_others: 3 });
         assert_eq!(ends.sum(), 6);
     }

@@ -1,6 +1,7 @@
 //! Huge windows of a program: those that masu promoted and those that it found huge.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use access::residency::WindowState;
 use linux::Error;
@@ -11,6 +12,7 @@ use super::extra::ExtraMemory;
 use crate::Refusal;
 use crate::act::{self, Demoted};
 use crate::observe::{Before, HugeWindow};
+use crate::policy::repeat::Repeats;
 use crate::policy::{self, Observation, Promotion, Settings, WindowView};
 use crate::program::Program;
 
@@ -24,6 +26,10 @@ pub struct HugeWindows {
     extra: ExtraMemory,
     /// Number of splits by masu, for each window.
     splits: BTreeMap<Window, u32>,
+    /// Promotions by masu, for each window.
+    repeats: BTreeMap<Window, Repeats>,
+    /// Time after the start of the caller's clock.
+    now: Duration,
     /// Ends of the promotions that did not last.
     ends: Ends,
     /// Windows that masu did not promote are never split: the program has an arena.
@@ -49,6 +55,16 @@ impl HugeWindows {
     /// Windows promoted by masu, with their states before.
     pub fn promoted(&self) -> impl Iterator<Item = (Window, Before, &HugeWindow)> {
         self.windows.iter().filter_map(|(window, huge)| Some((*window, huge.before?, huge)))
+    }
+
+    /// Sets the time of what is recorded from now on.
+    pub fn set_now(&mut self, now: Duration) {
+        self.now = now;
+    }
+
+    /// Whether a window may be promoted now: others did not just split it.
+    pub fn may_promote(&self, window: Window) -> bool {
+        self.repeats.get(&window).is_none_or(|repeats| repeats.may_promote(self.now))
     }
 
     /// Forbids splits of windows that masu did not promote, or allows them.
@@ -103,7 +119,11 @@ impl HugeWindows {
 
     /// Records a window of masu's that others split, or that is gone.
     fn record_end(&mut self, window: Window, before: Before, state: WindowState) {
-        self.ends.add(state);
+        if self.ends.add(state) {
+            self.repeats.entry(window).or_default().split_by_others(self.now);
+        } else {
+            self.repeats.remove(&window);
+        }
         // The kernel keeps a torn block whole until it is split.
         let held = if act::is_torn(state) { Pages(PAGES_PER_WINDOW as u64) } else { state.resident };
         self.extra.record_leftover(window, before.resident, held);
@@ -130,7 +150,7 @@ impl HugeWindows {
     /// Removes all of the address space before an exec.
     pub fn clear(&mut self) {
         self.ends.unmapped += self.promoted().count() as u64;
-        *self = HugeWindows { own_only: self.own_only, ends: self.ends, ..HugeWindows::default() };
+        *self = HugeWindows { own_only: self.own_only, ends: self.ends, now: self.now, ..HugeWindows::default() };
     }
 
     /// Measures the memory in windows that were split.
@@ -165,6 +185,9 @@ impl HugeWindows {
     /// `Gone` when the process ended.
     pub fn update(&mut self, views: &[WindowView], program: &dyn Program) -> Result<(), Error> {
         let mut known = std::mem::take(&mut self.windows);
+        if self.repeats.len() > views.len() {
+            self.repeats.retain(|window, _| views.binary_search_by_key(window, |view| view.window).is_ok());
+        }
         for view in views.iter().filter(|view| view.huge.is_some()) {
             // khugepaged or the program made a window huge again that masu had split: masu does not work against them.
             let new = HugeWindow { left_alone: self.splits.contains_key(&view.window), ..HugeWindow::default() };
@@ -194,7 +217,12 @@ impl HugeWindows {
         let times_split = self.splits.get(&window).copied().unwrap_or(0);
         let huge = HugeWindow { before: Some(before), times_split, ..HugeWindow::default() };
         let earlier = self.windows.insert(window, huge).and_then(|huge| huge.before);
-        self.ends.split_by_others += u64::from(earlier.is_some());
+        let repeats = self.repeats.entry(window).or_default();
+        if earlier.is_some() {
+            self.ends.split_by_others += 1;
+            repeats.split_by_others(self.now);
+        }
+        repeats.promoted(self.now);
     }
 
     /// Records a collapse that hit the program's next address space, and its split. The memory resident before is

@@ -203,6 +203,7 @@ impl Watched {
     /// # Errors
     /// `Gone` when the program ended.
     pub fn step(&mut self, now: Duration, s: schedule::Settings) -> Result<Outcome, Error> {
+        self.target.set_now(now);
         match &mut self.stage {
             Stage::Begin => {
                 self.begin(now, s)?;
