@@ -15,7 +15,7 @@ use super::programs::{Running, Said};
 use super::run::{Folder, Result};
 use crate::host::{Host, LiveTest, tests};
 use crate::setting::Setting;
-use crate::target_process::TargetProcess;
+use crate::target_process::{Backing, TargetProcess};
 
 /// Tests of this file, and their requirements.
 pub(crate) const TESTS: &[LiveTest] = tests! {
@@ -23,6 +23,7 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     no_file_system_to_use;
     no_room_in_the_file_system [Fuse, ResctrlEmulator, RealProcessor];
     classes_used_up_by_others_are_named [Fuse, ResctrlEmulator, RealProcessor];
+    a_thread_that_another_tool_takes_is_named_when_it_comes_back [Fuse, ResctrlEmulator, RealProcessor];
     a_configuration_that_cannot_be_meant [Fuse, ResctrlEmulator, RealProcessor];
     programs_that_are_not_there [Fuse, ResctrlEmulator, RealProcessor];
     a_file_system_that_goes_away_ends_it [Fuse, ResctrlEmulator, RealProcessor];
@@ -196,6 +197,22 @@ fn classes_used_up_by_others_are_named(_: &Host) -> Outcome {
     Ok(())
 }
 
+/// Another tool takes a thread into its group while masu divides: it is moved back, and the line names the group.
+fn a_thread_that_another_tool_takes_is_named_when_it_comes_back(_: &Host) -> Outcome {
+    let process = TargetProcess::start()?;
+    let place = Place::make(&[])?;
+    let root = place.emulator.root();
+    fs::create_dir(root.join("pods"))?;
+    let mut daemon = Daemon::start(&place.with(&config(&[("one", by_pid(&process))]))?)?;
+    daemon.until_event("ready")?;
+    fs::write(root.join("pods/tasks"), format!("{}\n", process.pid()))?;
+    let back = daemon.until("a thread that is moved back", |event| event["from"] == serde_json::json!(["pods"]))?;
+    let what = back["what"].as_str().ok_or("no words")?;
+    assert!(what.ends_with("into group masu-one, back from group pods: another tool had moved them there"), "{what}");
+    assert_eq!(daemon.end(Some(Signal::TERM))?.1.code(), 0);
+    Ok(())
+}
+
 /// More ways than there are, exclusive ways of two, words that mean nothing, no file.
 fn a_configuration_that_cannot_be_meant(_: &Host) -> Outcome {
     const EXAMPLE: &str = "integrations/llc/llc.toml is an example.";
@@ -289,6 +306,29 @@ fn programs_that_are_not_there(_: &Host) -> Outcome {
     assert!(said.first_line().ends_with(": no such file or directory (ENOENT)"), "{}", said.err);
     assert_eq!(said.err.lines().nth(1), Some("    `cat /proc/PID/cgroup` says in which control group a process is."));
     assert_eq!((said.err.lines().count(), said.code()), (2, 2));
+    // A thread's number has a directory in /proc like a process's.
+    let mut process = TargetProcess::start()?;
+    let heap = process.map(Backing::Anonymous, 1)?;
+    process.spin(heap.pages(0, 2), 1, false)?;
+    let pid = process.pid();
+    let threads = fs::read_dir(format!("/proc/{pid}/task"))?.collect::<std::io::Result<Vec<_>>>()?;
+    let other = threads.iter().map(|entry| entry.file_name()).find(|name| name.to_string_lossy() != pid.to_string());
+    let thread = other.ok_or("no second thread")?.to_string_lossy().into_owned();
+    let name = fs::read_to_string(format!("/proc/{thread}/comm"))?;
+    refused(
+        &run(&place.with(&config(&[("one", format!("pids = [{thread}]"))]))?)?,
+        &format!("cannot divide the cache for process {thread}: it is a thread of process {pid} ({})", name.trim()),
+        &format!("Name the process, {pid}, in the configuration: all its threads go with it."),
+    );
+    process.rest()?;
+    // kthreadd, where this container shows it, has all other threads of the kernel as children.
+    if fs::read_to_string("/proc/2/comm").is_ok_and(|name| name == "kthreadd\n") {
+        refused(
+            &run(&place.with(&config(&[("one", "pids = [2]".to_owned())]))?)?,
+            "cannot divide the cache for process 2 (kthreadd): it is a kernel thread",
+            "Kernel threads work for all programs; name a program.",
+        );
+    }
     assert_eq!(place.tree()?, before);
     Ok(())
 }

@@ -253,7 +253,9 @@ impl<'f, F: KernelFiles> Mount<'f, F> {
                     Err(failed) => Err(failed),
                 };
             }
-            Step::Thread(label, thread) => return move_thread(&mut changes, *thread, label),
+            Step::Thread(label, thread) => {
+                return move_thread(&mut changes, *thread, label, || self.resctrl.exists(&group(label)));
+            }
             Step::WarmUp(..) => {} // joins as a thread, as soon as it exists
         }
         Ok(Done::default())
@@ -269,10 +271,12 @@ fn move_thread<F: KernelFiles>(
     changes: &mut Changes<'_, '_, F>,
     thread: linux::Pid,
     label: &str,
+    exists: impl Fn() -> bool,
 ) -> Result<Done, Failed> {
     match changes.move_thread(thread, &group(label)) {
         Ok(()) => Ok(Done { threads: 1, ..Done::default() }),
-        Err(failed) if failed.is_gone() => Ok(Done { ended: 1, ..Done::default() }),
+        // Without its group nothing says that the thread ended.
+        Err(failed) if failed.is_gone() && exists() => Ok(Done { ended: 1, ..Done::default() }),
         Err(failed) => Err(failed),
     }
 }

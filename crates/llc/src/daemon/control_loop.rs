@@ -105,6 +105,8 @@ pub struct Daemon<W: HostOps> {
     adjusted: BTreeMap<String, (Masks, Masks)>,
     partitions: BTreeMap<Key, WarmPartition>,
     reported: BTreeSet<String>,
+    /// Threads that masu has moved, to tell those that another tool moved away.
+    placed: BTreeSet<Pid>,
     /// Unmanaged threads in masu groups at the last scan.
     unmanaged_threads: BTreeSet<Pid>,
     /// Counts of the threads when last added to the summary, and when reported.
@@ -158,6 +160,7 @@ impl<W: HostOps> Daemon<W> {
             adjusted: BTreeMap::new(),
             partitions: BTreeMap::new(),
             reported: BTreeSet::new(),
+            placed: BTreeSet::new(),
             unmanaged_threads: BTreeSet::new(),
             counted: BTreeMap::new(),
             last_reported: BTreeMap::new(),
@@ -205,6 +208,7 @@ impl<W: HostOps> Daemon<W> {
                     what: format!("remove group {group}, in which nobody is and which no masu holds"),
                     threads: 0,
                     ended: 0,
+                    from: Vec::new(),
                 });
             }
         }
@@ -284,6 +288,8 @@ impl<W: HostOps> Daemon<W> {
         let members = self.host.members()?;
         self.report_members(&members, events);
         self.members = members;
+        let all: BTreeSet<Pid> = self.members.programs.iter().flat_map(|of| of.values().flatten()).copied().collect();
+        self.placed.retain(|thread| all.contains(thread));
         match self.host.sets(now, &self.members) {
             Ok(Some(sets)) => self.take_sets(sets, events),
             Ok(None) => {}
@@ -360,7 +366,7 @@ impl<W: HostOps> Daemon<W> {
         let mut refused = None;
         for step in steps {
             match self.host.apply(&step) {
-                Ok(done) => self.report_done(&step, &done, &mut moved, events),
+                Ok(done) => self.report_done(&step, &done, observed, &mut moved, events),
                 Err(failed) => {
                     refused = Some(Refused { step, failed });
                     break;

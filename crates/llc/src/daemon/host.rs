@@ -15,7 +15,7 @@ use super::act::{Done, Mount, group};
 use super::allocatable_ways::Hardware;
 use super::config::{Config, DomainBy};
 use super::host_ops::{HostOps, Key, NotMerging, WarmPartition};
-use super::members::{Finder, Members};
+use super::members::{BadProgram, Finder, Members, running};
 use super::observe::{Counted, Counting, OfGroup};
 use super::others::{OtherGroup, other_groups};
 use super::sharing_groups::{Identities, SharingGroups, sets};
@@ -52,14 +52,14 @@ impl<F: KernelFiles + Sync + 'static> Host<F> {
     /// The host for this configuration; `mount` is the resctrl file system, if partitions are made.
     ///
     /// # Errors
-    /// `Gone` for a named process that does not exist, `Unsupported` for such a control group.
+    /// As [`Finder::new`].
     pub fn new(
         files: &'static F,
         config: &Config,
         mount: Option<Mount<'static, F>>,
         host_settings: HostSettings<'static, F>,
         is_over: impl Fn() -> bool + Send + 'static,
-    ) -> Result<Host<F>, Error> {
+    ) -> Result<Host<F>, BadProgram> {
         let known = caches::of_level(files, 3).unwrap_or_default();
         let caches = known.into_iter().enumerate().map(|(nth, cache)| {
             // A kernel without numbers has hardly more than one cache.
@@ -114,6 +114,10 @@ fn patient<'p>(is_over: &'p (dyn Fn() -> bool + Send)) -> impl FnMut(Duration) -
 impl<F: KernelFiles + Sync + 'static> HostOps for Host<F> {
     fn members(&mut self) -> Result<Members, Error> {
         self.finder.look(self.files)
+    }
+
+    fn running(&self, pids: &BTreeSet<Pid>) -> BTreeSet<Pid> {
+        running(self.files, pids.iter())
     }
 
     fn sets(&mut self, now: Duration, members: &Members) -> Result<Option<SharingGroups>, Error> {

@@ -59,6 +59,9 @@ pub trait HostOps {
     /// When there is no list of processes.
     fn members(&mut self) -> Result<Members, Error>;
 
+    /// Keeps the processes that have not ended.
+    fn running(&self, pids: &BTreeSet<Pid>) -> BTreeSet<Pid>;
+
     /// Shared memory of the programs; `None` if no scan is due yet, since scans are too expensive to repeat often.
     ///
     /// # Errors

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use linux::cgroup::group;
 use linux::executable::Executable;
 use linux::status::Status;
-use linux::{Error, KernelFiles, Pid, children, processes, stat, status};
+use linux::{Error, KernelFiles, Pid, Untrusted, children, processes, stat, status};
 use rustix::io::Errno;
 
 use super::config::{Like, Named, Whom};
@@ -28,6 +28,32 @@ pub struct Members {
     pub absent: BTreeMap<usize, Vec<String>>,
 }
 
+/// A named process that cannot be a program.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadProgram {
+    /// A thread: its number is no process's.
+    #[error("cannot divide the cache for process {thread}: it is a thread of process {process} ({name})")]
+    Thread {
+        /// The configured number.
+        thread: Pid,
+        /// Its process.
+        process: Pid,
+        /// Name of the thread.
+        name: Untrusted,
+    },
+    /// A thread of the kernel; kthreadd has all others as children.
+    #[error("cannot divide the cache for process {pid} ({name}): it is a kernel thread")]
+    Kernel {
+        /// Its number.
+        pid: Pid,
+        /// Its name.
+        name: Untrusted,
+    },
+    /// It cannot be read.
+    #[error(transparent)]
+    Unread(#[from] Error),
+}
+
 /// Finds the processes of the programs repeatedly.
 #[derive(Clone, Debug)]
 pub struct Finder {
@@ -40,14 +66,15 @@ impl Finder {
     /// A finder for these programs. The named processes must exist.
     ///
     /// # Errors
-    /// `Gone` for a missing process, `Unsupported` for a missing control group.
-    pub fn new(files: &impl KernelFiles, programs: &[Named]) -> Result<Finder, Error> {
+    /// `Gone` for a missing process, `Unsupported` for a missing control group; a thread, or a thread of the kernel.
+    pub fn new(files: &impl KernelFiles, programs: &[Named]) -> Result<Finder, BadProgram> {
         let mut begun = BTreeMap::new();
         for program in programs {
             match &program.whom {
                 Whom::Pids(pids) => {
                     for pid in pids {
                         let stat = stat::stat(files, *pid)?;
+                        is_process(files, *pid)?;
                         begun.insert(*pid, stat.start_ticks);
                     }
                 }
@@ -146,10 +173,33 @@ fn is_of_user(status: &Status, like: &Like) -> bool {
 /// Threads of a process; none for a process that has ended, also if it was not waited for. Its first thread may have
 /// ended before others.
 fn threads(files: &impl KernelFiles, pid: Pid) -> BTreeSet<Pid> {
-    let first_ended = stat::stat(files, pid).is_ok_and(|stat| matches!(stat.state, 'Z' | 'X'));
+    let stat = stat::stat(files, pid);
+    // The topmost control group has the kernel's threads, too: they belong to no program.
+    if stat.as_ref().is_ok_and(|stat| stat.of_kernel) {
+        return BTreeSet::new();
+    }
+    let first_ended = stat.is_ok_and(|stat| matches!(stat.state, 'Z' | 'X'));
     let names = files.list(&pid.file("task")).unwrap_or_default();
     let all = names.iter().filter_map(|name| name.parse().ok());
     all.filter(|thread| !first_ended || *thread != pid).collect()
+}
+
+/// Refuses numbers of threads: `/proc` shows them like processes.
+fn is_process(files: &impl KernelFiles, pid: Pid) -> Result<(), BadProgram> {
+    // A process that ended meanwhile is absent at the first scan.
+    let Ok(status) = status::status(files, pid) else { return Ok(()) };
+    if status.thread_group != pid {
+        return Err(BadProgram::Thread { thread: pid, process: status.thread_group, name: status.name });
+    }
+    if status.kernel_thread {
+        return Err(BadProgram::Kernel { pid, name: status.name });
+    }
+    Ok(())
+}
+
+/// Keeps the processes that have not ended.
+pub fn running<'p>(files: &impl KernelFiles, pids: impl Iterator<Item = &'p Pid>) -> BTreeSet<Pid> {
+    pids.copied().filter(|pid| !threads(files, *pid).is_empty()).collect()
 }
 
 /// Why a named process, which began at this time, has no thread to move.
@@ -277,7 +327,7 @@ mod tests {
     fn who_is_not_there_at_first_is_an_error_and_who_ends_later_is_none() {
         let kernel = kernel();
         let nobody = Finder::new(&kernel, &[named(Whom::Pids(vec![Pid(4121)]))]).unwrap_err();
-        assert!(nobody.is_gone(), "{nobody}");
+        assert!(matches!(&nobody, BadProgram::Unread(error) if error.is_gone()), "{nobody}");
         let nowhere = Finder::new(&kernel, &[named(Whom::Cgroup("db".to_owned()))]).unwrap_err();
         assert_eq!(
             nowhere.to_string(),
@@ -297,6 +347,27 @@ mod tests {
         kernel.add("proc/9/task/10/children", "");
         let found = finder.look(&kernel).unwrap();
         assert_eq!(found.programs[0][&Pid(9)], [Pid(10)].into());
+    }
+
+    #[test]
+    fn a_thread_and_a_kernel_thread_are_no_programs() {
+        let kernel = kernel();
+        kernel.add("proc/8/stat", &stat_of(8, 'S', 1, 100));
+        kernel.add("proc/8/status", "Name:\tbio\nState:\tS\nTgid:\t7\nUid:\t0\t0\t0\t0\nThreads:\t2\nCapEff:\t0\n");
+        kernel.add("proc/2/stat", "2 (kthreadd) S 0 0 0 0 -1 2129984 0 0 0 0 0 0 0 0 20 0 1 0 5 0 0\n");
+        kernel.add(
+            "proc/2/status",
+            "Name:\tkthreadd\nState:\tS\nTgid:\t2\nUid:\t0\t0\t0\t0\nThreads:\t1\nKthread:\t1\nCapEff:\t0\n",
+        );
+        kernel.add("proc/2/task/2/children", "");
+        let refused = |pid| Finder::new(&kernel, &[named(Whom::Pids(vec![Pid(pid)]))]).unwrap_err().to_string();
+        assert_eq!(refused(8), "cannot divide the cache for process 8: it is a thread of process 7 (bio)");
+        assert_eq!(refused(2), "cannot divide the cache for process 2 (kthreadd): it is a kernel thread");
+        // The topmost control group has the kernel's threads as well.
+        kernel.add("sys/fs/cgroup/web/cgroup.procs", "2\n7\n");
+        let finder = Finder::new(&kernel, &[named(Whom::Cgroup("web".to_owned()))]).unwrap();
+        assert_eq!(pids(&finder.look(&kernel).unwrap().programs[0]), [7, 9]);
+        assert_eq!(running(&kernel, [Pid(2), Pid(7), Pid(4121)].iter()), [Pid(7)].into());
     }
 
     #[test]

@@ -27,6 +27,9 @@ pub enum Event {
         began: usize,
         /// Processes ended since the last scan.
         ended: usize,
+        /// Processes that still run and are the program's no more: another control group, user or name.
+        #[serde(skip_serializing_if = "is_zero")]
+        left: usize,
     },
     /// The shared memory of the programs has changed.
     Shared {
@@ -56,6 +59,9 @@ pub enum Event {
         /// Threads that ended before the move.
         #[serde(skip_serializing_if = "is_zero")]
         ended: usize,
+        /// Groups of other tools from which threads were moved.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        from: Vec<String>,
     },
     /// The kernel's state differs from the request.
     Differs {
@@ -204,14 +210,15 @@ pub fn shown(masks: &[OfCache]) -> String {
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Event::Program { program, processes: 0, .. } => write!(f, "{program}: no process any more"),
-            Event::Program { program, processes, threads, began, ended } => {
-                let (processes, threads) = (counted(*processes, "process"), counted(*threads, "thread"));
-                write!(f, "{program}: {processes}, {threads}")?;
-                match (began, ended) {
-                    (_, 0) => Ok(()),
-                    (0, ended) => write!(f, "; {ended} ended"),
-                    (began, ended) => write!(f, "; {began} began, {ended} ended"),
+            Event::Program { program, processes, threads, began, ended, left } => {
+                let changes = [(began, "began"), (ended, "ended"), (left, "left it and still run")];
+                let changes = changes.iter().filter(|(count, _)| **count > 0);
+                let changes: Vec<String> = changes.map(|(count, what)| format!("{count} {what}")).collect();
+                match (*processes, *ended, *left) {
+                    (0, _, 0) => write!(f, "{program}: no process any more"),
+                    (0, ..) => write!(f, "{program}: no process any more; {}", changes.join(", ")),
+                    (_, 0, 0) => write!(f, "{program}: {}", members(*processes, *threads)),
+                    _ => write!(f, "{program}: {}; {}", members(*processes, *threads), changes.join(", ")),
                 }
             }
             Event::Shared { sets, cross_domain_frames } => {
@@ -271,6 +278,11 @@ impl fmt::Display for Event {
     }
 }
 
+/// `1 process, 2 threads`
+fn members(processes: usize, threads: usize) -> String {
+    format!("{}, {}", counted(processes, "process"), counted(threads, "thread"))
+}
+
 fn filled_line(f: &mut fmt::Formatter<'_>, group: &str, cache: u32, state: &WarmState) -> fmt::Result {
     write!(f, "{group} in cache {cache}: {} of {} pages merged with ours", state.merged_pages, state.pages)?;
     if let Some(held) = state.held_fraction {
@@ -308,7 +320,7 @@ mod tests {
         };
         let cases = [
             (
-                Event::Program { program: "web".to_owned(), processes: 2, threads: 9, began: 1, ended: 1 },
+                Event::Program { program: "web".to_owned(), processes: 2, threads: 9, began: 1, ended: 1, left: 0 },
                 "web: 2 processes, 9 threads; 1 began, 1 ended",
                 "program",
             ),

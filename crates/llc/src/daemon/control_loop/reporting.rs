@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use linux::Pid;
 use linux::resctrl::PREFIX;
 
 use super::super::act::{Done, name_of};
@@ -13,7 +14,7 @@ use super::super::members::Members;
 use super::super::number::counted;
 use super::super::report::{Event, OfCache, OfGroup, OfSet, Slowdown, shown};
 use super::super::sharing_groups::SharingGroups;
-use super::super::steps::Step;
+use super::super::steps::{Observed, Step};
 use super::{Daemon, Refining, SHARED_PARTITIONS};
 
 impl<W: HostOps> Daemon<W> {
@@ -22,8 +23,10 @@ impl<W: HostOps> Daemon<W> {
             let none = BTreeMap::new();
             let before = self.members.programs.get(nth).unwrap_or(&none);
             let began = processes.keys().filter(|pid| !before.contains_key(pid)).count();
-            let ended = before.keys().filter(|pid| !processes.contains_key(pid)).count();
-            if began + ended == 0 {
+            let gone: BTreeSet<Pid> = before.keys().filter(|pid| !processes.contains_key(pid)).copied().collect();
+            let left = if gone.is_empty() { 0 } else { self.host.running(&gone).len() };
+            let ended = gone.len() - left;
+            if began + gone.len() == 0 {
                 if processes.is_empty() && self.steps == 0 {
                     let why = match &self.config.programs[nth].whom {
                         Whom::Like(like) => format!("there are no processes {like} yet"),
@@ -39,7 +42,7 @@ impl<W: HostOps> Daemon<W> {
             }
             let threads = processes.values().map(BTreeSet::len).sum();
             let program = self.config.programs[nth].name.clone();
-            events.push(Event::Program { program, processes: processes.len(), threads, began, ended });
+            events.push(Event::Program { program, processes: processes.len(), threads, began, ended, left });
         }
         for (pid, nth) in &members.twice {
             let why = format!("process {pid} is an earlier program's already");
@@ -131,7 +134,30 @@ impl<W: HostOps> Daemon<W> {
         }
     }
 
-    pub(super) fn report_done(&mut self, step: &Step, done: &Done, moved: &mut MovedTo, events: &mut Vec<Event>) {
+    /// Notes the groups of other tools in which moved threads were, and whether masu had moved them before.
+    fn came_from(&mut self, label: &str, threads: &BTreeSet<Pid>, observed: &Observed, moved: &mut MovedTo) {
+        if label.is_empty() {
+            self.placed.retain(|thread| !threads.contains(thread));
+            return;
+        }
+        for (name, group) in observed.iter().filter(|(name, group)| !group.ours && !name.is_empty()) {
+            let mut here = threads.intersection(&group.threads).peekable();
+            if here.peek().is_some() {
+                let again = here.any(|thread| self.placed.contains(thread));
+                *moved.from.entry(label.to_owned()).or_default().entry(name.clone()).or_default() |= again;
+            }
+        }
+        self.placed.extend(threads);
+    }
+
+    pub(super) fn report_done(
+        &mut self,
+        step: &Step,
+        done: &Done,
+        observed: &Observed,
+        moved: &mut MovedTo,
+        events: &mut Vec<Event>,
+    ) {
         if let Step::Masks(label, asked) = step {
             self.adjusted.remove(label);
             let mut found = asked.clone();
@@ -148,10 +174,16 @@ impl<W: HostOps> Daemon<W> {
         }
         match step {
             Step::WarmUp(..) => {} // joins as a thread, as soon as it exists
-            Step::Process(label, ..) => moved.add(label, 1, done),
-            Step::Thread(label, _) => moved.add(label, 0, done),
+            Step::Process(label, _, threads) => {
+                moved.add(label, 1, done);
+                self.came_from(label, threads, observed, moved);
+            }
+            Step::Thread(label, thread) => {
+                moved.add(label, 0, done);
+                self.came_from(label, &[*thread].into(), observed, moved);
+            }
             Step::Make(_) | Step::Remove(_) | Step::Masks(..) | Step::Exclusive(..) => {
-                events.push(Event::Done { what: step.to_string(), threads: 0, ended: 0 });
+                events.push(Event::Done { what: step.to_string(), threads: 0, ended: 0, from: Vec::new() });
             }
         }
         if done.unsettled {
@@ -161,13 +193,18 @@ impl<W: HostOps> Daemon<W> {
     }
 }
 
-/// Moves: by group its processes, threads, and those that ended before.
+/// Moves into each group.
 #[derive(Debug, Default)]
-pub(super) struct MovedTo(BTreeMap<String, (usize, usize, usize)>);
+pub(super) struct MovedTo {
+    /// Processes, threads, and those that ended before.
+    counts: BTreeMap<String, (usize, usize, usize)>,
+    /// Groups of other tools from which they came; true if masu had moved one of them before.
+    from: BTreeMap<String, BTreeMap<String, bool>>,
+}
 
 impl MovedTo {
     fn add(&mut self, label: &str, processes: usize, done: &Done) {
-        let of = self.0.entry(label.to_owned()).or_default();
+        let of = self.counts.entry(label.to_owned()).or_default();
         // A process that ended before is not counted.
         of.0 += if done.threads > 0 { processes } else { 0 };
         (of.1, of.2) = (of.1 + done.threads, of.2 + done.ended);
@@ -175,13 +212,31 @@ impl MovedTo {
 
     /// Adds a line for each group.
     pub(super) fn tell(self, events: &mut Vec<Event>) {
-        for (label, (processes, threads, ended)) in self.0.into_iter().filter(|(_, (_, threads, _))| *threads > 0) {
+        let MovedTo { counts, mut from } = self;
+        for (label, (processes, threads, ended)) in counts.into_iter().filter(|(_, (_, threads, _))| *threads > 0) {
+            let from = from.remove(&label).unwrap_or_default();
             let who = match processes {
                 0 => counted(threads, "thread"),
                 _ => format!("{}, {},", counted(processes, "process"), counted(threads, "thread")),
             };
             let group = if label.is_empty() { name_of(&label) } else { format!("group {}", name_of(&label)) };
-            events.push(Event::Done { what: format!("put {who} into {group}"), threads, ended });
+            let what = format!("put {who} into {group}{}", origin(&from));
+            events.push(Event::Done { what, threads, ended, from: from.into_keys().collect() });
         }
+    }
+}
+
+/// `, out of group pods`, or `, back from group pods, where another tool had put some`
+fn origin(from: &BTreeMap<String, bool>) -> String {
+    let names = |again: bool| {
+        let names: Vec<&str> = from.iter().filter(|(_, of)| **of == again).map(|(name, _)| name.as_str()).collect();
+        names.join(", ")
+    };
+    let (first, again) = (names(false), names(true));
+    let first = if first.is_empty() { first } else { format!(", out of group {first}") };
+    if again.is_empty() {
+        first
+    } else {
+        format!("{first}, back from group {again}: another tool had moved them there")
     }
 }

@@ -38,6 +38,8 @@ struct Host {
     paired: WayMask,
     steps: Vec<Step>,
     threads: BTreeMap<Key, (Pid, bool, usize)>,
+    /// Processes that run and are no program's.
+    still: BTreeSet<Pid>,
     next_thread: i32,
 }
 
@@ -66,6 +68,7 @@ impl Model {
             paired: WayMask::NONE,
             steps: Vec::new(),
             threads: BTreeMap::new(),
+            still: BTreeSet::new(),
             next_thread: 900,
         };
         Model(Rc::new(RefCell::new(host)))
@@ -97,6 +100,10 @@ impl HostOps for Model {
             of.iter().map(|(pid, threads)| (Pid(*pid), threads.iter().map(|thread| Pid(*thread)).collect())).collect()
         };
         Ok(Members { programs: host.programs.iter().map(processes).collect(), ..Members::default() })
+    }
+
+    fn running(&self, pids: &BTreeSet<Pid>) -> BTreeSet<Pid> {
+        pids.iter().filter(|pid| self.0.borrow().still.contains(*pid)).copied().collect()
     }
 
     fn sets(&mut self, _: Duration, _: &Members) -> Result<Option<SharingGroups>, Error> {

@@ -142,7 +142,7 @@ impl<W: HostOps> Daemon<W> {
                     }
                     Ok(done) => {
                         let what = Step::WarmUp(key.0.clone(), key.1).to_string();
-                        events.push(Event::Done { what, threads: done.threads, ended: done.ended });
+                        events.push(Event::Done { what, threads: done.threads, ended: done.ended, from: Vec::new() });
                     }
                     // Outside of its group it would fill the ways of others.
                     Err(failed) if self.steps > 0 => {

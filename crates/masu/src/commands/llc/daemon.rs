@@ -10,6 +10,7 @@ use llc::daemon::allocatable_ways::Unfit;
 use llc::daemon::config::{Config, NoConfig};
 use llc::daemon::control_loop::{Daemon, LoopError, Refused};
 use llc::daemon::host::Host;
+use llc::daemon::members::BadProgram;
 use llc::daemon::others::used_up;
 use llc::daemon::steps::Step;
 
@@ -95,15 +96,24 @@ pub fn daemon(
     is_over: impl Fn() -> bool + Send + 'static,
 ) -> Result<LlcDaemon, Failure> {
     let mount = mount(config, directory)?;
-    let host = Host::new(&*HOST, config, mount, settings, is_over).map_err(|error| match &error {
-        Error::Gone(_) => Failure::new(&error)
-            .remedy("The configuration names a process that is not there; `pgrep -a NAME` finds a running one."),
-        Error::Unsupported(_) => {
-            Failure::new(&error).remedy("`cat /proc/PID/cgroup` says in which control group a process is.")
-        }
-        _ => at_host(&error),
-    })?;
+    let host = Host::new(&*HOST, config, mount, settings, is_over).map_err(|error| at_program(&error))?;
     Daemon::new(host, config.clone()).map_err(|error| at_trouble(&error))
+}
+
+fn at_program(error: &BadProgram) -> Failure {
+    let failure = Failure::new(error);
+    match error {
+        BadProgram::Thread { process, .. } => failure
+            .remedy(format_args!("Name the process, {process}, in the configuration: all its threads go with it.")),
+        BadProgram::Kernel { .. } => failure.remedy("Kernel threads work for all programs; name a program."),
+        BadProgram::Unread(Error::Gone(_)) => {
+            failure.remedy("The configuration names a process that is not there; `pgrep -a NAME` finds a running one.")
+        }
+        BadProgram::Unread(Error::Unsupported(_)) => {
+            failure.remedy("`cat /proc/PID/cgroup` says in which control group a process is.")
+        }
+        BadProgram::Unread(error) => at_host(error),
+    }
 }
 
 /// An error of the control loop, with a remedy.
@@ -147,6 +157,9 @@ fn at_step(refused: &Refused) -> Failure {
         )),
         (Why::Full, _) => failure.remedy("Remove groups that nobody uses any more (rmdir), or name fewer programs."),
         (Why::Busy, _) => failure.remedy("Numbers of removed groups are still in the cache: try again in a minute."),
+        (Why::Denied, Step::Process(..) | Step::Thread(..)) => failure.remedy(
+            "The kernel lets user 0 of the host move tasks of all users: run as root, outside of user namespaces.",
+        ),
         (Why::Refused, _) => failure.remedy("Another group may be exclusive by now: `masu llc plan` looks anew."),
         _ => with_remedy(failure, &refused.failed),
     }

@@ -66,3 +66,46 @@ fn what_has_no_room_in_a_shared_partition_is_told() {
     let last_reported = "without a part of what is shared in masu-shared.shop: it holds 512 of 1280 pages";
     assert!(reported.contains(&last_reported.to_owned()), "{reported:#?}");
 }
+
+#[test]
+fn ended_is_said_of_what_ended_and_left_of_what_runs_elsewhere() {
+    let model = Model::new(0);
+    model.0.borrow_mut().programs[0] = vec![(10, vec![10]), (12, vec![12]), (13, vec![13])];
+    let mut daemon = daemon(&model, SHARING);
+    daemon.step(at(0)).unwrap();
+    model.0.borrow_mut().still.extend([Pid(12), Pid(20)]);
+    model.0.borrow_mut().programs = vec![vec![(10, vec![10])], Vec::new()];
+    let reported = lines(&daemon.step(at(1)).unwrap());
+    assert_eq!(
+        reported[..2],
+        [
+            "web: 1 process, 1 thread; 1 ended, 1 left it and still run",
+            "db: no process any more; 1 left it and still run"
+        ]
+    );
+}
+
+#[test]
+fn threads_that_another_tool_moves_away_are_moved_back_with_the_names_of_its_groups() {
+    let model = Model::new(0);
+    let others = |threads: &[i32]| super::super::super::steps::ObservedGroup {
+        masks: [(CacheId(0), WayMask(0xfff)), (CacheId(1), WayMask(0xfff))].into(),
+        threads: threads.iter().map(|thread| Pid(*thread)).collect(),
+        ..Default::default()
+    };
+    model.0.borrow_mut().kernel.groups.insert("pods".to_owned(), others(&[10]));
+    let mut daemon = daemon(&model, SHARING);
+    let reported = lines(&daemon.step(at(0)).unwrap());
+    assert!(
+        reported.contains(&"did put 1 process, 2 threads, into group masu-web, out of group pods".to_owned()),
+        "{reported:#?}"
+    );
+    assert!(reported.contains(&"did put 1 process, 2 threads, into group masu-db".to_owned()), "{reported:#?}");
+    model.0.borrow_mut().kernel.groups.get_mut("db").unwrap().threads.remove(&Pid(21));
+    model.0.borrow_mut().kernel.groups.get_mut("pods").unwrap().threads.insert(Pid(21));
+    let events = daemon.step(at(1)).unwrap();
+    let back = "into group masu-db, back from group pods: another tool had moved them there";
+    assert!(lines(&events).iter().any(|line| line.ends_with(back)), "{:#?}", lines(&events));
+    assert!(events.iter().any(|event| matches!(event, Event::Done { from, .. } if *from == ["pods"])));
+    assert!(!lines(&daemon.step(at(2)).unwrap()).iter().any(|line| line.starts_with("did ")));
+}
