@@ -95,6 +95,14 @@ impl Viewer {
         }
     }
 
+    /// First page of `window` in memory; pages of zeros count.
+    ///
+    /// # Errors
+    /// `Gone` when the address space ended.
+    pub fn first_present(&self, window: Window) -> Result<Option<usize>, Error> {
+        Ok(self.pagemap.entries(window.range())?.iter().position(|entry| entry.is_present()))
+    }
+
     /// Whole windows in `range` that are mapped by huge pages of the program's own, in order. Empty when the address
     /// space ended: see [`Viewer::is_current`].
     ///

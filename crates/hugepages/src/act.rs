@@ -11,7 +11,7 @@ use access::residency::WindowState;
 use linux::Error;
 use linux::process_madvise::Advice;
 use rustix::io::Errno;
-use units::{Bytes, PAGES_PER_WINDOW, PageSize, Pages, Window};
+use units::{AddressRange, Bytes, PAGES_PER_WINDOW, PageSize, Pages, Window};
 
 use crate::Refusal;
 use crate::policy::cost;
@@ -229,26 +229,38 @@ pub fn demote_all(program: &dyn Program, windows: &[Window]) -> Result<Split, Er
 }
 
 /// Splits the block of a window that the program gave back in part, and returns the memory that this freed: the kernel
-/// kept and charged it. `None` if there was no such block. The advice goes to the whole window, whose pages look cold to
-/// reclaim until their next use.
+/// kept and charged it. `None` if there was no such block. The advice goes to one of its pages. Where frames are hidden,
+/// that is the first page in memory: beside such a block the advice has no effect but that page's age.
 ///
 /// # Errors
 /// `Gone` when the process ended.
 pub fn split_torn(program: &dyn Program, window: Window) -> Result<Option<Bytes>, Error> {
     let torn_before = program.torn_on_host();
-    let state = program.state(window)?.unwrap_or_default();
-    if torn_before == Some(0) || !is_torn(state) {
+    if torn_before == Some(0) {
         return Ok(None);
     }
+    // Since the caller's look the window may have become huge, and the advice would split it.
+    let Some(state) = program.state(window)?.filter(|state| is_torn(*state)) else { return Ok(None) };
+    let missing = Pages((PAGES_PER_WINDOW as u64).saturating_sub(held(state)));
+    let block = match program.frames(window)? {
+        Some(frames) => {
+            let whole = Pages(PAGES_PER_WINDOW as u64);
+            let torn = frames.partial.into_iter().find(|block| block.pages == whole);
+            torn.map(|block| (block.first, Pages(block.pages.0.saturating_sub(block.mapped.0))))
+        }
+        None => program.first_present(window)?.map(|page| (page, missing)),
+    };
+    let Some((page, unmapped)) = block else { return Ok(None) };
+    let start = window.page(page).0;
+    let Ok(page) = AddressRange::new(start, start + PageSize::Small.bytes().0) else { return Ok(None) };
     let before = program.splits_of_host();
-    if program.advise(window.range(), Advice::Cold) == Err(Errno::SRCH) {
+    if program.advise(page, Advice::Cold) == Err(Errno::SRCH) {
         return Err(gone(window));
     }
     // Others split pages, too: the host has one torn page less, where the kernel counts them.
     let is_split = before.zip(program.splits_of_host()).is_some_and(|(before, after)| after > before)
         && torn_before.zip(program.torn_on_host()).is_none_or(|(before, after)| after < before);
-    let missing = PAGES_PER_WINDOW as u64 - held(state).min(PAGES_PER_WINDOW as u64);
-    Ok(is_split.then_some(Pages(missing).bytes()))
+    Ok(is_split.then_some(unmapped.bytes()))
 }
 
 /// Pages of a window that the program has: in memory, zero pages, in swap.
@@ -259,23 +271,6 @@ pub(crate) fn held(now: WindowState) -> u64 {
 /// Whether a window lacks a part, so that its pages may be the rest of a huge page.
 pub(crate) fn is_torn(now: WindowState) -> bool {
     !now.huge && now.resident > Pages(0) && held(now) < PAGES_PER_WINDOW as u64
-}
-
-/// Splits the blocks of all these windows that have one. Returns their number, and the memory that this freed.
-///
-/// # Errors
-/// `Gone` when the process ended.
-pub fn split_all_torn(program: &dyn Program, windows: &[Window]) -> Result<(u64, Bytes), Error> {
-    let mut split = (0, Bytes(0));
-    for window in windows {
-        if program.torn_on_host() == Some(0) {
-            break;
-        }
-        if let Some(freed) = split_torn(program, *window)? {
-            split = (split.0 + 1, split.1 + freed);
-        }
-    }
-    Ok(split)
 }
 
 /// Outcome of [`promote_full`].

@@ -328,23 +328,24 @@ pub fn full_windows(files: &impl KernelFiles, pid: Pid) -> Result<Vec<Window>, E
     Ok(full)
 }
 
-/// Windows of private anonymous memory that are resident in part and not huge, by rising address: each may be the rest of
-/// a huge page.
+/// Windows of private anonymous memory that are resident in part and not huge, with their resident pages, by rising
+/// address: each may be the rest of a huge page.
 ///
 /// # Errors
 /// As [`huge_windows`].
-pub fn holed_windows(files: &impl KernelFiles, pid: Pid) -> Result<Vec<Window>, Error> {
+pub fn holed_windows(files: &impl KernelFiles, pid: Pid) -> Result<Vec<(Window, Pages)>, Error> {
     let pagemap = Pagemap::open(pid)?;
-    let mut holed = Vec::new();
+    let mut holed = BTreeMap::new();
     for mapping in maps::maps(files, pid)?.iter().filter(|mapping| mapping.is_anonymous()) {
-        let contents = windows_of(&pagemap, pid, mapping)?.into_iter();
-        let is_holed = |contents: &Contents| {
-            !contents.is_huge() && contents.resident > 0 && contents.resident < PAGES_PER_WINDOW as u64
-        };
-        holed.extend(contents.filter(|(_, contents)| is_holed(contents)).map(|(window, _)| window));
+        for (window, contents) in windows_of(&pagemap, pid, mapping)? {
+            // Two mappings may share a window.
+            let resident: &mut u64 = holed.entry(window).or_default();
+            *resident += if contents.is_huge() { PAGES_PER_WINDOW as u64 } else { contents.resident };
+        }
     }
-    holed.dedup(); // two mappings may share a window
-    Ok(holed)
+    let is_holed = |resident: &u64| *resident > 0 && *resident < PAGES_PER_WINDOW as u64;
+    let holed = holed.into_iter().filter(|(_, resident)| is_holed(resident));
+    Ok(holed.map(|(window, resident)| (window, Pages(resident))).collect())
 }
 
 /// Contents of a mapping's windows; empty windows are left out.

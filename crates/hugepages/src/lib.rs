@@ -20,6 +20,7 @@ pub mod rate_limiter;
 pub mod refusal;
 pub mod report;
 pub mod target;
+pub mod torn;
 pub mod track;
 pub mod trim;
 

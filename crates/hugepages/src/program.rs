@@ -20,8 +20,9 @@ use linux::smaps::{VmFlag, VmFlags};
 use linux::{Error, KernelFiles, Pid, cgroup, maps, smaps, status, thp_stats, vmstat};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use units::{AddressRange, Bytes, Window};
+use units::{AddressRange, Bytes, Pages, Window};
 
+use crate::count;
 use crate::refusal::Traits;
 
 pub use lazily_freed::LazilyFreed;
@@ -99,8 +100,31 @@ pub trait Program {
         Ok(None)
     }
 
+    /// First page of a window in memory, in the address space of the last [`Program::renew`].
+    ///
+    /// # Errors
+    /// `Gone` when it ended.
+    fn first_present(&self, window: Window) -> Result<Option<usize>, Error> {
+        let _ = window;
+        Ok(Some(0))
+    }
+
+    /// Windows of private anonymous memory that are resident in part and not huge, with their resident pages, by rising
+    /// address: each may be the rest of a huge page.
+    ///
+    /// # Errors
+    /// `Gone` when it ended.
+    fn holed_windows(&self) -> Result<Vec<(Window, Pages)>, Error> {
+        Ok(Vec::new())
+    }
+
     /// Huge pages of the host with a part unmapped; `None` if the kernel does not count them (before Linux 6.13).
     fn torn_on_host(&self) -> Option<u64> {
+        None
+    }
+
+    /// Huge pages of the host of which a part was unmapped, since boot; `None` if the kernel does not count them.
+    fn torn_so_far(&self) -> Option<u64> {
         None
     }
 
@@ -319,8 +343,26 @@ impl<F: KernelFiles> Program for RunningProgram<F> {
         }
     }
 
+    fn first_present(&self, window: Window) -> Result<Option<usize>, Error> {
+        match self.viewer.borrow().first_present(window) {
+            Err(error) if error.is_gone() && !self.has_ended() => Ok(None),
+            first => first,
+        }
+    }
+
+    fn holed_windows(&self) -> Result<Vec<(Window, Pages)>, Error> {
+        match count::holed_windows(&self.files, self.pid) {
+            Err(error) if error.is_gone() && !self.has_ended() => Ok(Vec::new()),
+            holed => holed,
+        }
+    }
+
     fn torn_on_host(&self) -> Option<u64> {
         thp_stats::partially_mapped(&self.files).ok()
+    }
+
+    fn torn_so_far(&self) -> Option<u64> {
+        vmstat::vmstat(&self.files).ok()?.thp_deferred_split_page
     }
 
     fn splits_of_host(&self) -> Option<u64> {

@@ -21,13 +21,13 @@ use self::halt::Halt;
 use self::huge::HugeWindows;
 use self::process::{AddressSpace, Process};
 use self::refusals::Refusals;
-use self::torn::Torn;
 use crate::Refusal;
 use crate::act::{self, Demoted, Promoted};
 use crate::observe::{self, Observed};
 use crate::policy::{self, Budget, Growth, Observation, Plan, Preference, Promotion, Settings, Settling, WhatIf};
 use crate::policy::{Tally, WindowView};
 use crate::program::Program;
+use crate::torn::Torn;
 
 /// Whether the program is still being worked on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -573,12 +573,7 @@ impl Target {
             self.served.remove(&window);
             self.round.changed += 1;
         }
-        if matches!(outcome, Demoted::Already { .. })
-            && let Some(freed) = act::split_torn(self.process.program(), window)?
-        {
-            self.torn.count(freed);
-        }
-        Ok(())
+        if matches!(outcome, Demoted::Already { .. }) { self.split_torn(window) } else { Ok(()) }
     }
 
     /// Adds a split to the totals; true if there was one.

@@ -25,6 +25,7 @@ use units::{Bytes, PAGES_PER_WINDOW, Pages, Window};
 
 use crate::act::{self, Demoted, Promoted};
 use crate::program::{Program, RunningProgram};
+use crate::torn::Torn;
 use observe::{Content, Reader};
 use policy::{Choice, Finding, HugeWindow, Settings, Spent};
 
@@ -98,6 +99,7 @@ pub struct Trimmer {
     quiet: u32,
     /// Consecutive splits that returned nothing.
     misses: u32,
+    torn: Torn,
 }
 
 /// Attempts after which a window that does not split counts as locked, and is left alone. A page may be in
@@ -106,6 +108,9 @@ const REFUSED_MAX: u32 = 3;
 
 /// Splits without any return after which the kernel is taken not to return memory of a split.
 const MISSES_MAX: u32 = 4;
+
+/// Scans between two looks for torn pages on kernels that do not count them (before Linux 6.13).
+const LOOK_FOR_TORN_EVERY: u64 = 16;
 
 impl Trimmer {
     /// Opens a process of this host.
@@ -133,6 +138,7 @@ impl Trimmer {
             under_way: None,
             quiet: 0,
             misses: 0,
+            torn: Torn::default(),
         }
     }
 
@@ -194,19 +200,13 @@ impl Trimmer {
             self.windows.clear();
             self.refused.clear();
             self.split.clear();
+            self.torn.clear();
         }
         let huge = self.huge_windows()?;
         self.windows.retain(|window, _| huge.contains(window));
         self.refused.retain(|window, _| huge.contains(window));
         changed |= huge != self.huge;
-        // Not huge any more, and not split here: the program may have given back a part.
-        let smaller: Vec<Window> = self.huge.difference(&huge).copied().collect();
-        for window in smaller.into_iter().take_while(|_| !stop()) {
-            if let Some(freed) = act::split_torn(self.program.as_ref(), window)? {
-                self.totals.torn += 1;
-                self.totals.torn_returned += freed;
-            }
-        }
+        self.split_torn(!self.huge.is_subset(&huge), stop)?;
         self.huge.clone_from(&huge);
         for window in huge {
             if stop() {
@@ -215,6 +215,20 @@ impl Trimmer {
             changed |= !self.is_left_alone(window) && self.sample(window)?;
         }
         Ok(changed)
+    }
+
+    /// Splits what the program gave back in part, also between two scans. `has_fewer`: windows of the last scan are not
+    /// huge any more. Where the kernel does not count torn pages, all windows are looked at then, and from time to time.
+    fn split_torn(&mut self, has_fewer: bool, stop: &dyn Fn() -> bool) -> Result<(), Error> {
+        let is_due = match self.program.torn_on_host() {
+            Some(torn) => torn > 0,
+            None => has_fewer || self.totals.scans.is_multiple_of(LOOK_FOR_TORN_EVERY),
+        };
+        if is_due {
+            self.torn.split_all(self.program.as_ref(), stop)?;
+            (self.totals.torn, self.totals.torn_returned) = (self.torn.split, self.torn.returned);
+        }
+        Ok(())
     }
 
     fn is_left_alone(&self, window: Window) -> bool {

@@ -21,6 +21,7 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     attach_changes requires [Root, PageTableWalk, RemoteCollapse, HugePageModes];
     a_program_that_execs_starts_anew;
     a_program_that_exits_ends_the_run_and_is_reported;
+    undo_splits_what_the_program_tore_after_the_last_look;
     of_two_programs_the_one_that_stays_is_served;
     windows_that_a_fork_shares_wait_until_it_ended;
     a_refusal_that_lasts_is_reported_and_not_repeated;
@@ -85,6 +86,26 @@ fn a_program_that_exits_ends_the_run_and_is_reported(host: &Host) -> Outcome {
         assert!(report.ended && report.rss_after_bytes.is_none(), "{report:?}");
         assert!(report.windows_promoted <= 3);
     }
+    Ok(())
+}
+
+/// The kernel keeps and charges such windows whole: `--undo` leaves none.
+fn undo_splits_what_the_program_tore_after_the_last_look(host: &Host) -> Outcome {
+    const WINDOWS: u64 = 3;
+    let _quiet = no_automatic_huge_pages()?;
+    let mut process = TargetProcess::start()?;
+    let heap = hot_heap(&mut process, WINDOWS)?;
+    let mut targets = vec![target(host, &process)?];
+    let script = |_| use_parts(&mut process, &[heap.all()]);
+    ScriptedDriver::new(script, |_| false).attach(&mut targets, settings(Until::Settled))?;
+    assert_eq!(targets[0].promoted_now(), WINDOWS);
+    process.advise(heap.pages(128, 1024), libc::MADV_DONTNEED)?;
+    assert!(targets[0].undo().is_empty());
+    // One window was given back whole.
+    assert_eq!(targets[0].torn(), (1, Pages(384).bytes()));
+    assert_eq!(huge_bytes(host, &process, heap)?, 0);
+    process.check(heap.pages(0, 128), 7)?;
+    process.check(heap.pages(1024, 1536), 7)?;
     Ok(())
 }
 

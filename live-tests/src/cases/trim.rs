@@ -23,6 +23,7 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     looking_brings_nothing_into_memory;
     windows_that_a_fork_shares_and_locked_ones_are_left_alone;
     a_window_that_fills_up_after_it_was_split_is_promoted_again;
+    windows_torn_between_two_scans_are_split;
     a_program_that_execs_is_trimmed_anew_and_one_that_ends_is_gone;
     what_a_look_and_a_count_cost;
 };
@@ -339,5 +340,30 @@ fn what_a_look_and_a_count_cost(host: &Host) -> Outcome {
     })?;
     println!("per window: found in {find:?}, sampled in {sample:?}, counted in {count:?}");
     assert!(sample < count, "a sample takes {sample:?}, all of it {count:?}");
+    Ok(())
+}
+
+/// Huge and given back in part before the first scan, and again between two: the trimmer never saw them huge.
+fn windows_torn_between_two_scans_are_split(host: &Host) -> Outcome {
+    const WINDOWS: u64 = 4;
+    let _quiet = no_automatic_huge_pages()?;
+    let mut process = TargetProcess::start()?;
+    let heap = advised(&mut process, WINDOWS)?;
+    let mut trimmer = trimmer(host, &process)?;
+    for times in 1..=2 {
+        process.write(heap.all(), 7)?;
+        all_huge(host, &process, heap)?;
+        (0..WINDOWS)
+            .try_for_each(|window| process.advise(heap.pages(window * 512, window * 512 + 384), libc::MADV_DONTNEED))?;
+        rounds(&mut trimmer, 2)?;
+        let totals = trimmer.totals;
+        assert_eq!(
+            (totals.torn, totals.torn_returned.0),
+            (times * WINDOWS, times * WINDOWS * 384 * 4096),
+            "{totals:?}"
+        );
+        (0..WINDOWS).try_for_each(|window| process.check(heap.pages(window * 512 + 384, window * 512 + 512), 7))?;
+        process.advise(heap.all(), libc::MADV_DONTNEED)?;
+    }
     Ok(())
 }

@@ -5,10 +5,11 @@ use std::io::Write;
 
 use contract::status_page::{self, Switches};
 use hugepages::Refusal;
-use hugepages::act::{FullPromotions, Split, demote_all, promote_full, split_all_torn};
-use hugepages::count::{full_windows, holed_windows, huge_windows};
+use hugepages::act::{FullPromotions, Split, demote_all, promote_full};
+use hugepages::count::{full_windows, huge_windows};
 use hugepages::program::{Program, RunningProgram};
 use hugepages::rate_limiter::{self, RateLimiter};
+use hugepages::torn::Torn;
 use linux::injection::{self, NotCalled};
 use linux::memory_file::MemoryFile;
 use linux::status::{HugePages, Seccomp, Status, status};
@@ -136,7 +137,7 @@ fn set(pid: Pid, wish: &Wish) -> Result<Report, Failure> {
     let switch = wish.align.map(|on| Switch::find(pid).map(|switch| (switch, on))).transpose()?;
     let mut not_set = None;
     let (mut split, mut made) = (Split::default(), FullPromotions::default());
-    let mut torn = (0, Bytes(0));
+    let mut torn = Torn::default();
     if let Some(on) = wish.huge {
         let wanted = if on { HugePages::Allowed } else { HugePages::Forbidden };
         if found.huge_pages != wanted {
@@ -152,10 +153,7 @@ fn set(pid: Pid, wish: &Wish) -> Result<Report, Failure> {
             made = promote_full(&program, &full_windows(&*HOST, pid).map_err(failed)?, &mut rest).map_err(failed)?;
         } else {
             split = demote_all(&program, &huge()?).map_err(failed)?;
-            if program.torn_on_host() != Some(0) {
-                let holed = holed_windows(&*HOST, pid).map_err(failed)?;
-                torn = split_all_torn(&program, &holed).map_err(failed)?;
-            }
+            torn.split_all(&program, &|| false).map_err(failed)?;
         }
     }
     let aligned = switch.map(|(switch, on)| switch.set(on)).transpose()?;
@@ -180,8 +178,8 @@ fn set(pid: Pid, wish: &Wish) -> Result<Report, Failure> {
         windows_stayed_huge: split.stayed.values().sum(),
         windows_not_split: split.stayed,
         returned_bytes: split.returned,
-        torn_windows: torn.0,
-        torn_returned_bytes: torn.1,
+        torn_windows: torn.split,
+        torn_returned_bytes: torn.returned,
         rss_before_bytes: rss_before,
         rss_after_bytes: program.resident_exact().map_err(failed)?,
     })
