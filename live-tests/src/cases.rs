@@ -33,6 +33,7 @@ pub mod llc_run;
 pub mod llc_run_machines;
 pub mod llc_run_refusals;
 pub mod llc_shared;
+pub mod lost_output;
 pub mod memcached;
 pub mod other_users;
 pub mod page_cache;

@@ -5,7 +5,7 @@ use crate::host::LiveTest;
 
 /// The tests of each file in `cases/`, in the order of a run. The compiler reports a list that is missing here, and a
 /// test that is missing in the list of its file.
-const FILES: [&[LiveTest]; 74] = [
+const FILES: [&[LiveTest]; 75] = [
     cases::target_process::TESTS,
     cases::setting::TESTS,
     cases::collapse::TESTS,
@@ -41,6 +41,7 @@ const FILES: [&[LiveTest]; 74] = [
     cases::track_other_users::TESTS,
     cases::runtime_directory::TESTS,
     cases::track_lies::TESTS,
+    cases::lost_output::TESTS,
     cases::memcached::TESTS,
     cases::llc_shared::TESTS,
     cases::llc_refill::TESTS,

@@ -147,6 +147,7 @@ pub fn symbol(errno: Errno) -> String {
         Errno::PERM => "EPERM",
         Errno::NOENT => "ENOENT",
         Errno::SRCH => "ESRCH",
+        Errno::PIPE => "EPIPE",
         Errno::INTR => "EINTR",
         Errno::IO => "EIO",
         Errno::NXIO => "ENXIO",

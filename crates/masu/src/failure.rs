@@ -14,6 +14,8 @@ pub struct Failure {
     held: bool,
 }
 
+const UNWRITTEN: &str = "cannot write the output";
+
 /// Exit status when another masu holds a lock that one masu on the host holds at a time.
 pub const HELD: u8 = 3;
 
@@ -30,6 +32,14 @@ impl Failure {
     /// The error, without the remedy.
     pub fn line(&self) -> &str {
         &self.line
+    }
+
+    /// The error of writing a report, where the work itself is done.
+    pub fn of_report(&self) -> String {
+        match self.line.strip_prefix(UNWRITTEN) {
+            Some(why) => format!("cannot write the report{why}"),
+            None => format!("cannot write the report: {}", self.line),
+        }
     }
 
     /// True when the reader of the output has left, which is a normal end.
@@ -82,7 +92,7 @@ impl fmt::Display for Failure {
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Failure {
         let broken_pipe = error.kind() == std::io::ErrorKind::BrokenPipe;
-        Failure { broken_pipe, ..Failure::new(format!("cannot write the output: {error}")) }
+        Failure { broken_pipe, ..Failure::new(format!("{UNWRITTEN}: {}", linux::describe_io(&error))) }
     }
 }
 
@@ -113,6 +123,9 @@ mod tests {
     fn a_reader_who_left_is_a_normal_end() {
         let gone = std::io::Error::from(std::io::ErrorKind::BrokenPipe);
         assert!(Failure::from(gone).is_broken_pipe());
+        let full = Failure::from(std::io::Error::from_raw_os_error(28));
+        assert_eq!(full.line(), "cannot write the output: no space left on device (ENOSPC)");
+        assert_eq!(full.of_report(), "cannot write the report: no space left on device (ENOSPC)");
         assert!(!Failure::from(std::io::Error::from(std::io::ErrorKind::StorageFull)).is_broken_pipe());
     }
 }

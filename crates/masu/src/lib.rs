@@ -50,6 +50,15 @@ pub(crate) enum Done {
     InPart,
 }
 
+impl Done {
+    fn status(self) -> ExitCode {
+        match self {
+            Done::Whole => ExitCode::SUCCESS,
+            Done::InPart => ExitCode::from(1),
+        }
+    }
+}
+
 /// The command's definition, for man pages and completions.
 pub fn command() -> clap::Command {
     Args::command()
@@ -88,8 +97,7 @@ pub fn main() -> ExitCode {
         Task::Set(task) => set::run(task),
     };
     match outcome {
-        Ok(Done::Whole) => ExitCode::SUCCESS,
-        Ok(Done::InPart) => ExitCode::from(1),
+        Ok(done) => done.status(),
         Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
         Err(failure) => {
             print::failure(&failure);

@@ -6,3 +6,4 @@ pub mod log;
 pub mod print;
 pub mod repeat;
 pub mod table;
+pub mod unwritten;

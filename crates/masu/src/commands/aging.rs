@@ -39,14 +39,13 @@ use crate::priority::Priority;
 use crate::terminal::clock::{Clock, Pause, Stop};
 use crate::terminal::events;
 use crate::terminal::print::{self, Clean};
-use crate::{HOST, runtime};
+use crate::terminal::unwritten::Unwritten;
+use crate::{Done, HOST, runtime};
 
 /// Runs the task. `relay` is given when the task has a command to start.
 pub fn run(task: &AgingTask, relay: Option<Result<Relay, Failure>>) -> ExitCode {
     let answer = match relay {
-        None => {
-            alone(task).map(|()| ExitCode::SUCCESS).map_err(|failure| NotStarted { status: failure.status(), failure })
-        }
+        None => alone(task).map(Done::status).map_err(|failure| NotStarted { status: failure.status(), failure }),
         Some(_) if task.dry_run => planned_beside(task).map(|()| ExitCode::SUCCESS),
         Some(relay) => relay.map_err(NotStarted::from).and_then(|relay| beside(task, relay)),
     };
@@ -61,18 +60,18 @@ pub fn run(task: &AgingTask, relay: Option<Result<Relay, Failure>>) -> ExitCode 
 }
 
 /// Ages pages until a signal, the time limit, or the end of the named processes.
-fn alone(task: &AgingTask) -> Result<(), Failure> {
+fn alone(task: &AgingTask) -> Result<Done, Failure> {
     if let (Some(trace), Some(memory)) = (&task.replay, task.memory) {
         let part = match task.budget {
             Budget::Part(part) => part,
             Budget::Size(size) => Fraction::clamped(1.0 + size.growth_over(memory)),
         };
-        return replay::run(trace, memory, &preferences(task)?, part, task.json);
+        return replay::run(trace, memory, &preferences(task)?, part, task.json).map(|()| Done::Whole);
     }
     let stop = Stop::on_signals()?;
     let wanted = Wanted::of(task)?;
     if task.dry_run {
-        return print_plan(task, &wanted);
+        return print_plan(task, &wanted).map(|()| Done::Whole);
     }
     let mut out = Out::open(task)?;
     let mut clock = Clock::new(stop, Vec::new());
@@ -96,7 +95,7 @@ fn alone(task: &AgingTask) -> Result<(), Failure> {
         }
     };
     let ended = end(daemon, clock.now(), &|| false, &mut out);
-    outcome.and(ended)
+    outcome.and(ended).map(|()| out.unwritten.done())
 }
 
 /// Descriptors of the named processes: aging ends with the last of them. Empty for the host and for a group.
@@ -416,6 +415,7 @@ fn print_plan(task: &AgingTask, wanted: &Wanted) -> Result<(), Failure> {
 struct Out {
     to: Option<Box<dyn Write>>,
     json: bool,
+    unwritten: Unwritten,
 }
 
 #[derive(Serialize)]
@@ -439,8 +439,12 @@ impl Out {
         let to: Option<Box<dyn Write>> = match task.report.as_deref() {
             Some(path) if path != Path::new("-") => {
                 let file = File::create(path).map_err(|error| {
-                    Failure::new(format!("cannot write the lines to {}: {error}", path.display()))
-                        .remedy("Name a file in a folder that you may write to, or - for standard error.")
+                    Failure::new(format!(
+                        "cannot write the lines to {}: {}",
+                        path.display(),
+                        linux::describe_io(&error)
+                    ))
+                    .remedy("Name a file in a folder that you may write to, or - for standard error.")
                 })?;
                 Some(Box::new(Clean(file)))
             }
@@ -450,17 +454,15 @@ impl Out {
             None if task.json || print::err().is_terminal() => Some(Box::new(print::err())),
             None => None,
         };
-        Ok(Out { to, json: task.json })
+        Ok(Out { to, json: task.json, unwritten: Unwritten::of("aging") })
     }
 
     fn line(&mut self, text: &str) -> Result<(), Failure> {
         let Some(to) = &mut self.to else { return Ok(()) };
         let written = writeln!(to, "{text}").and_then(|()| to.flush());
-        if let Err(error) = written {
+        if !self.unwritten.take(written) {
             // The work goes on, and so does the command; the remaining lines are dropped.
             self.to = None;
-            let why = linux::describe_io(&error);
-            print::note(format_args!("cannot write the lines any more: {why}; aging goes on without them"));
         }
         Ok(())
     }

@@ -140,7 +140,7 @@ fn started(task: &RunTask, relay: Relay) -> Result<ExitCode, NotStarted> {
         fill(&mut report, seen, served.notes, outcome);
         // The program has run: a failure to write the report is printed, and does not change the status.
         if let Err(error) = write(&report, destination, task.json) {
-            print::note(format_args!("cannot write the report: {error}"));
+            print::note(error.of_report());
         }
     }
     Ok(end_as(ended.status))
@@ -165,7 +165,7 @@ fn destination(task: &RunTask) -> Result<Destination, Failure> {
         None => Ok(Destination::Nowhere),
         Some(path) if path == Path::new("-") => Ok(Destination::Terminal),
         Some(path) => opened.open(path).map(Destination::File).map_err(|error| {
-            Failure::new(format!("cannot write the report to {}: {error}", path.display()))
+            Failure::new(format!("cannot write the report to {}: {}", path.display(), linux::describe_io(&error)))
                 .remedy("Name a file in a folder that you may write to, or - for standard error.")
         }),
     }

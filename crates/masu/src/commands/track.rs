@@ -31,6 +31,7 @@ use crate::priority::Priority;
 use crate::prohibition::{self, Inherited};
 use crate::terminal::clock::Stop;
 use crate::terminal::print::{self, percent};
+use crate::terminal::unwritten::Unwritten;
 use crate::{Done, HOST, runtime};
 
 pub fn run(task: &TrackTask) -> Result<Done, Failure> {
@@ -53,7 +54,7 @@ pub fn run(task: &TrackTask) -> Result<Done, Failure> {
         observers,
         json: task.json,
         priority: Priority::default(),
-        reader_has_left: false,
+        unwritten: Unwritten::of("masu track"),
         complaints: Complaints::default(),
         reasons: Complaints::default(),
     };
@@ -61,7 +62,7 @@ pub fn run(task: &TrackTask) -> Result<Done, Failure> {
     serve(&listener, settings(task), &mut surroundings);
     // A socket file left here is detected and replaced at the next start.
     let _ = std::fs::remove_file(&task.socket);
-    Ok(Done::Whole)
+    Ok(surroundings.unwritten.done())
 }
 
 fn listen(path: &Path) -> Result<Listener, Failure> {
@@ -158,7 +159,7 @@ struct Surroundings {
     json: bool,
     priority: Priority,
     /// The reader of the output has left, which is a normal end.
-    reader_has_left: bool,
+    unwritten: Unwritten,
     complaints: Complaints,
     /// Reasons why a process cannot be served.
     reasons: Complaints,
@@ -195,7 +196,7 @@ impl Control for Surroundings {
     }
 
     fn stop(&self) -> bool {
-        self.stop.is_set() || self.reader_has_left
+        self.stop.is_set()
     }
 
     fn cpu_time(&self) -> Duration {
@@ -260,8 +261,10 @@ impl Control for Surroundings {
         if left_out > 0 && !self.json {
             line += &format!(" (and {left_out} more such lines)");
         }
-        let mut out = print::out();
-        self.reader_has_left |= writeln!(out, "{line}").and_then(|()| out.flush()).is_err();
+        if !self.unwritten.is_lost() {
+            let mut out = print::out();
+            self.unwritten.take(writeln!(out, "{line}").and_then(|()| out.flush()));
+        }
     }
 }
 
@@ -292,7 +295,7 @@ impl Surroundings {
         } else {
             writeln!(out, "listening at {socket}   observing by {backend}\n{:>9}  {:>8}  program", "time", "process")
         };
-        self.reader_has_left |= said.and_then(|()| out.flush()).is_err();
+        self.unwritten.take(said.and_then(|()| out.flush()));
     }
 }
 

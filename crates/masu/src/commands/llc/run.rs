@@ -20,6 +20,7 @@ use crate::runtime;
 use crate::terminal::clock::{Clock, Stop};
 use crate::terminal::events;
 use crate::terminal::print;
+use crate::terminal::unwritten::Unwritten;
 
 pub fn run(task: &LlcRunTask) -> Result<Done, Failure> {
     let stop = Stop::on_signals()?;
@@ -27,8 +28,11 @@ pub fn run(task: &LlcRunTask) -> Result<Done, Failure> {
     let _lock = only_one(&SOLE)?;
     // Each counted thread needs descriptors, and each process that shares pages needs one.
     open_files::raise();
-    let mut out =
-        Out { json: task.json, lines: Lines::to(print::out(), if task.json { left_out_json } else { left_out })? };
+    let mut out = Out {
+        json: task.json,
+        lines: Lines::to(print::out(), if task.json { left_out_json } else { left_out })?,
+        unwritten: Unwritten::of("masu llc run"),
+    };
     let is_over = stop.clone();
     let mut daemon = daemon(&config, task.resctrl.as_deref(), runtime::settings()?, move || is_over.is_set())?;
     let told_to_end = stop.clone();
@@ -44,12 +48,15 @@ pub fn run(task: &LlcRunTask) -> Result<Done, Failure> {
     if !failed {
         told = told.and_then(|()| out.end(&summary, config.partition));
     }
-    let read = out.lines.end(PATIENCE, || failed || told_to_end.is_set());
+    let Out { lines, mut unwritten, .. } = out;
+    let written = lines.end(PATIENCE, || failed || told_to_end.is_set());
+    if !unwritten.is_lost() {
+        unwritten.take_last(written);
+    }
     outcome?;
     ended.map_err(|error| at_trouble(&error))?;
     told?;
-    read?;
-    Ok(if summary.failures > 0 { Done::InPart } else { Done::Whole })
+    Ok(if summary.failures > 0 { Done::InPart } else { unwritten.done() })
 }
 
 /// Runs the control loop until a signal, the time limit, or the end of the last program.
@@ -69,7 +76,7 @@ fn attend(
             ready = true;
         }
         events.iter().try_for_each(|event| out.event(now, event))?;
-        out.lines.check()?;
+        out.check();
         let left = time.map(|time| time.saturating_sub(clock.now()));
         if daemon.is_over() || left.is_some_and(|left| left.is_zero()) {
             break;
@@ -86,6 +93,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 struct Out {
     json: bool,
     lines: Lines,
+    unwritten: Unwritten,
 }
 
 /// The line that reports dropped lines.
@@ -107,37 +115,48 @@ struct Ready<'a> {
 }
 
 impl Out {
-    fn line(&mut self, text: String) -> Result<(), Failure> {
-        Ok(self.lines.say(text)?)
+    /// Sends a line. The work goes on when lines cannot be written.
+    fn line(&mut self, text: String) {
+        if !self.unwritten.is_lost() {
+            let said = self.lines.say(text);
+            self.unwritten.take(said);
+        }
+    }
+
+    /// Looks for a failed write.
+    fn check(&mut self) {
+        if !self.unwritten.is_lost() {
+            let written = self.lines.check();
+            self.unwritten.take(written);
+        }
     }
 
     fn ready(&mut self, config: &Config) -> Result<(), Failure> {
         let programs: Vec<&str> = config.programs.iter().map(|program| program.name.as_str()).collect();
         if self.json {
             let (policy, partition) = (config.policy.name(), config.partition);
-            return self.line(serde_json::to_string(&Ready {
-                event: "ready",
-                ready: true,
-                policy,
-                partition,
-                programs,
-            })?);
+            let ready = Ready { event: "ready", ready: true, policy, partition, programs };
+            self.line(serde_json::to_string(&ready)?);
+            return Ok(());
         }
         let whose = programs.join(", ");
         if config.partition {
-            self.line(format!("dividing the cache between {whose}, by {}; Ctrl-C puts it back", config.policy))
+            self.line(format!("dividing the cache between {whose}, by {}; Ctrl-C puts it back", config.policy));
         } else {
-            self.line(format!("keeping what {whose} share in the cache, without partitions; Ctrl-C ends it"))
+            self.line(format!("keeping what {whose} share in the cache, without partitions; Ctrl-C ends it"));
         }
+        Ok(())
     }
 
     fn event(&mut self, now: Duration, event: &Event) -> Result<(), Failure> {
-        self.line(events::event(self.json, now, event)?)
+        self.line(events::event(self.json, now, event)?);
+        Ok(())
     }
 
     fn end(&mut self, summary: &Summary, partition: bool) -> Result<(), Failure> {
         if self.json {
-            return self.line(events::end(summary)?);
+            self.line(events::end(summary)?);
+            return Ok(());
         }
         #[expect(clippy::cast_precision_loss, reason = "times for people")]
         let (run_s, cpu_s, refill_s) =
@@ -154,6 +173,7 @@ impl Out {
             ));
         }
         said.push(format!("{:.1} % of a CPU in all", cpu_s / run_s.max(1e-6) * 100.0));
-        self.line(format!("{run_s:8.1} s  {}", said.join("; ")))
+        self.line(format!("{run_s:8.1} s  {}", said.join("; ")));
+        Ok(())
     }
 }

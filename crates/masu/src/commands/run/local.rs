@@ -118,7 +118,7 @@ pub fn started(task: &RunTask, local: Local, relay: Relay) -> Result<ExitCode, N
         report.sealed = cipher.map(|cipher| cipher.name().to_owned());
         report.notes.extend(not_sealed.then(|| NOT_SEALED.to_owned()));
         if let Err(error) = write(&report, destination, task.json) {
-            print::note(format_args!("cannot write the report: {error}"));
+            print::note(error.of_report());
         }
     }
     Ok(end_as(ended.status))
