@@ -71,6 +71,7 @@ fn capability(requirement: Requirement) -> Capability {
         Requirement::Shell => Ok(program("sh", programs::installed("sh"))),
         Requirement::Musl => Ok(program("musl-gcc", programs::installed("musl-gcc"))),
         Requirement::Python => Ok(program("python3", programs::python())),
+        Requirement::Numpy => Ok(program("numpy", programs::numpy())),
         Requirement::Sqlite => Ok(program("sqlite3", programs::installed("sqlite3"))),
         Requirement::StressNg => Ok(program("stress-ng", programs::installed("stress-ng"))),
         Requirement::Allocators => Ok(program("allocators", programs::allocators().into_iter().next())),

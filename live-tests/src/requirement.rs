@@ -80,6 +80,8 @@ pub enum Requirement {
     Musl,
     /// Python, as Debian installs it.
     Python,
+    /// NumPy, as Debian installs it.
+    Numpy,
     /// The shell of SQLite.
     Sqlite,
     /// stress-ng, which checks its own work.
@@ -104,7 +106,7 @@ pub enum Requirement {
 
 impl Requirement {
     /// All requirements, in the order of the tables.
-    pub const ALL: [Requirement; 47] = [
+    pub const ALL: [Requirement; 48] = [
         Requirement::Root,
         Requirement::RemoteAdvice,
         Requirement::RemoteCollapse,
@@ -142,6 +144,7 @@ impl Requirement {
         Requirement::Shell,
         Requirement::Musl,
         Requirement::Python,
+        Requirement::Numpy,
         Requirement::Sqlite,
         Requirement::StressNg,
         Requirement::Allocators,
@@ -194,6 +197,7 @@ impl Requirement {
             Requirement::Shell => "shell",
             Requirement::Musl => "musl",
             Requirement::Python => "python3",
+            Requirement::Numpy => "numpy",
             Requirement::Sqlite => "sqlite3",
             Requirement::StressNg => "stress-ng",
             Requirement::Allocators => "other allocators",
@@ -220,6 +224,7 @@ impl Requirement {
             Requirement::Shell,
             Requirement::Musl,
             Requirement::Python,
+            Requirement::Numpy,
             Requirement::Sqlite,
             Requirement::StressNg,
             Requirement::Allocators,

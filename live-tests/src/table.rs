@@ -61,6 +61,7 @@ const FILES: [&[LiveTest]; 75] = [
     cases::run_dangers::TESTS,
     cases::run_hard::TESTS,
     cases::run_processes::TESTS,
+    cases::run_counts::TESTS,
     cases::run_programs::TESTS,
     cases::field::TESTS,
     cases::run_local::TESTS,

@@ -80,6 +80,11 @@ pub(crate) fn python() -> Option<PathBuf> {
     installed("python3")
 }
 
+/// NumPy of that Python.
+pub(crate) fn numpy() -> Option<PathBuf> {
+    Some(PathBuf::from("/usr/lib/python3/dist-packages/numpy")).filter(|folder| folder.is_dir() && python().is_some())
+}
+
 /// Allocators, as Debian installs them.
 pub(crate) fn allocators() -> Vec<PathBuf> {
     let folder = Path::new("/usr/lib").join(format!("{}-linux-gnu", std::env::consts::ARCH));
