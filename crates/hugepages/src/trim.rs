@@ -264,7 +264,9 @@ impl Trimmer {
     }
 
     fn choose(&self) -> Result<Choice, Error> {
-        Ok(policy::choose(&self.windows, self.program.resident()?, self.totals.scans, self.settings))
+        // Lazily freed memory is resident, and the program has given it back: no reason to waste more elsewhere.
+        let resident = self.program.resident()?.saturating_sub(self.program.lazily_freed_bytes()?);
+        Ok(policy::choose(&self.windows, resident, self.totals.scans, self.settings))
     }
 
     /// Splits the chosen windows that are still. A count may change the choice, so it is repeated until it holds only
