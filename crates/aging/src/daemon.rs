@@ -235,6 +235,7 @@ impl<F: KernelFiles + Sync + 'static> Daemon<F> {
         }
         summary.refaults = self.control.refaults();
         restored?;
+        summary.settings_left = self.host_settings.left_alone().to_vec();
         Ok((summary, events))
     }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use linux::journal::LeftAlone;
 use linux::{Pid, Untrusted};
 use serde::{Deserialize, Serialize};
 use units::{Bytes, Fraction};
@@ -241,6 +242,9 @@ pub struct Summary {
     pub releases: u64,
     /// Refaults by class.
     pub refaults: Vec<Refaults>,
+    /// Settings that are not as before, since another program has changed them meanwhile.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub settings_left: Vec<LeftAlone>,
 }
 
 /// Refaults of one class.
@@ -473,6 +477,7 @@ mod tests {
             left: vec![Left { why: Reason::Missed, bytes: Bytes(5), pid: None, name: None, device: None }],
             releases: 6,
             refaults: vec![Refaults { class: Class::ReadOnly, refaults: 7 }],
+            settings_left: Vec::new(),
         };
         let text = serde_json::to_string(&report).unwrap();
         assert_eq!(serde_json::from_str::<Summary>(&text).unwrap(), report);

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use linux::cgroup::group::{self, Group};
 use linux::cgroup::limited;
-use linux::journal::HostSettings;
+use linux::journal::{HostSettings, Mark};
 use linux::{Error, KernelFiles, vmstat};
 use rustix::io::Errno;
 
@@ -156,7 +156,9 @@ impl Swap {
             let inherits = above.is_none_or(|above| above.inherits)
                 && files.read(&path).is_ok_and(|theirs| theirs.trim() == ours.trim());
             if inherits {
-                host_settings.record_undo(&path, &normal.to_string())?;
+                // The group's owner may give it a weight of its own, which stays.
+                let mark = Mark { path: path.clone(), value: ours.trim().to_owned() };
+                host_settings.record_undo_if_marked(&path, &normal.to_string(), mark)?;
             }
             self.below.insert(directory, Below { inode, inherits });
         }
@@ -327,6 +329,20 @@ mod tests {
         assert_eq!(written, ["proc/sys/vm/swappiness <- 15"]);
         assert_eq!(events[0].to_string(), "/proc/sys/vm/swappiness <- 15 (data)");
         assert_eq!(kernel.read("proc/sys/vm/swappiness").unwrap().trim(), "60");
+    }
+
+    #[test]
+    fn a_weight_that_another_program_wrote_meanwhile_stays_and_is_told() {
+        let kernel = kernel();
+        let folder = tempfile::tempdir().unwrap();
+        let mut host_settings = HostSettings::open(&kernel, folder.path()).unwrap();
+        let mut events = Vec::new();
+        Swap::begin(&kernel, &Scope::Host, None, &data(75), false, &mut host_settings, &mut events).unwrap();
+        kernel.add("proc/sys/vm/swappiness", "1\n");
+        host_settings.restore().unwrap();
+        assert_eq!(kernel.read("proc/sys/vm/swappiness").unwrap().trim(), "1");
+        let line = "/proc/sys/vm/swappiness is 1, which another program has written (60 before)";
+        assert_eq!(host_settings.left_alone()[0].to_string(), line);
     }
 
     #[test]

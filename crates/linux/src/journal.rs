@@ -26,9 +26,10 @@
 
 mod client;
 mod file;
+mod left_alone;
 pub mod runtime_directory;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
@@ -43,6 +44,7 @@ use crate::{Error, KernelFiles, Pid, bracketed, stat};
 pub use client::{Client, ClientLocks, Record, When};
 use client::{Locks, Tagged};
 use file::{Journal, Line, Writer, append_line, journals_in, new_journal};
+pub use left_alone::LeftAlone;
 
 /// Settings that this process has changed. Dropping restores them.
 #[derive(Debug)]
@@ -59,6 +61,10 @@ pub struct HostSettings<'f, F: KernelFiles> {
     expiry_check_at: usize,
     /// Clients of the records, and those of other processes that are to be understood.
     clients: Vec<&'static dyn Client>,
+    /// Settings after the last write, as read back, by path.
+    written: BTreeMap<String, String>,
+    /// Settings that the last [`HostSettings::restore`] did not write.
+    left_alone: Vec<LeftAlone>,
 }
 
 /// Number of records or lines from which the journal is compacted, and again at each doubling of the remainder.
@@ -192,6 +198,8 @@ impl<'f, F: KernelFiles> HostSettings<'f, F> {
             lines,
             expiry_check_at: COMPACTED_FROM,
             clients,
+            written: BTreeMap::new(),
+            left_alone: Vec::new(),
         }
     }
 
@@ -213,6 +221,9 @@ impl<'f, F: KernelFiles> HostSettings<'f, F> {
         let first_time = !self.has(path);
         if first_time {
             let inherited = self.others().into_iter().find_map(|other| other.value_of(path));
+            if inherited.is_some() {
+                self.mark_several(path)?;
+            }
             let old = match inherited {
                 Some(old) => old,
                 None => read_setting(self.files, path)?,
@@ -220,8 +231,11 @@ impl<'f, F: KernelFiles> HostSettings<'f, F> {
             self.add(UndoRecord::of_setting(path, &old, None))?;
         }
         let set = write_setting(self.files, path, value);
-        if set.is_err() && first_time {
-            self.drop_record(path)?;
+        match &set {
+            // The kernel may have rounded it.
+            Ok(()) => self.written.extend(read_setting(self.files, path).ok().map(|value| (path.to_owned(), value))),
+            Err(_) if first_time => self.drop_record(path)?,
+            Err(_) => {}
         }
         set
     }
@@ -304,7 +318,8 @@ impl<'f, F: KernelFiles> HostSettings<'f, F> {
     }
 
     /// Restores all settings, the last change first, and removes the journal. A setting that another living process
-    /// has changed as well is left to that process.
+    /// has changed as well is left to that process, and one that has another value than was written stays: both are in
+    /// [`HostSettings::left_alone`].
     ///
     /// # Errors
     /// The first failure. The other settings are restored all the same; failed ones stay in the journal.
@@ -312,6 +327,7 @@ impl<'f, F: KernelFiles> HostSettings<'f, F> {
         if self.records.is_empty() {
             return Ok(());
         }
+        self.left_alone.clear();
         let locks = Locks::take(self.files, &self.clients, &self.records);
         // Without the directory there is no other process to respect, and the settings are still to be restored.
         let lock = self.lock();
@@ -321,9 +337,11 @@ impl<'f, F: KernelFiles> HostSettings<'f, F> {
         let mut events = Vec::with_capacity(self.records.len());
         for record in self.records.clone().into_iter().rev() {
             let key = record.key();
-            let left_to_another = living.iter().any(|other| other.value_of(&key).is_some());
+            let left_alone = self.is_others(&record, &living);
+            let left_to_another = left_alone.is_some();
             let done =
                 if left_to_another { Ok(()) } else { restore(self.files, &locks, When::AtTheEnd, &record).map(drop) };
+            self.left_alone.extend(left_alone);
             let dropped = done.as_ref().map_err(Error::clone).and_then(|()| self.drop_record(&key));
             if let Err(error) = dropped {
                 first_failure.get_or_insert(error);
@@ -336,6 +354,11 @@ impl<'f, F: KernelFiles> HostSettings<'f, F> {
             tracing::debug!(key, left_to_another, ?error, "host setting restored");
         }
         first_failure.map_or(removed, Err)
+    }
+
+    /// Settings that the last [`HostSettings::restore`] left to others.
+    pub fn left_alone(&self) -> &[LeftAlone] {
+        &self.left_alone
     }
 
     fn has(&self, key: &str) -> bool {
@@ -351,6 +374,7 @@ impl<'f, F: KernelFiles> HostSettings<'f, F> {
 
     fn drop_record(&mut self, key: &str) -> Result<(), Error> {
         self.records.retain(|record| record.key() != key);
+        self.written.remove(key);
         self.append(&Line::Restored(key.to_owned()))?;
         if self.lines < COMPACTED_FROM.max(4 * self.records.len()) { Ok(()) } else { self.rewrite() }
     }
@@ -393,6 +417,9 @@ impl<'f, F: KernelFiles> HostSettings<'f, F> {
     fn remove_if_done(&mut self) -> Result<(), Error> {
         if self.records.is_empty() && self.journal.take().is_some() {
             remove(&self.journal_path())?;
+            if self.others().is_empty() {
+                self.remove_marks();
+            }
         }
         Ok(())
     }

@@ -10,6 +10,8 @@ use crate::Rooted;
 use crate::fake::FakeKernel;
 use crate::quiet_process::QuietProcess;
 
+mod left_alone;
+
 const THP: &str = "sys/kernel/mm/transparent_hugepage/enabled";
 const SCAN: &str = "sys/kernel/mm/ksm/pages_to_scan";
 

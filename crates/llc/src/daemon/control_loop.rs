@@ -23,7 +23,7 @@ use super::host_ops::{HostOps, Key, NotMerging, WarmPartition};
 use super::layout::{Desired, Masks, TooMany};
 use super::members::Members;
 use super::others::OtherGroup;
-use super::report::{Event, Summary};
+use super::report::{Event, OfCache, Summary, shown};
 use super::sharing_groups::SharingGroups;
 use super::steps::{Observed, Step, diff, undo};
 use super::warm_up::WarmState;
@@ -107,6 +107,8 @@ pub struct Daemon<W: HostOps> {
     reported: BTreeSet<String>,
     /// Threads that masu has moved, to tell those that another tool moved away.
     placed: BTreeSet<Pid>,
+    /// Groups of other tools from which masu has moved threads.
+    origins: BTreeSet<String>,
     /// Unmanaged threads in masu groups at the last scan.
     unmanaged_threads: BTreeSet<Pid>,
     /// Counts of the threads when last added to the summary, and when reported.
@@ -161,6 +163,7 @@ impl<W: HostOps> Daemon<W> {
             partitions: BTreeMap::new(),
             reported: BTreeSet::new(),
             placed: BTreeSet::new(),
+            origins: BTreeSet::new(),
             unmanaged_threads: BTreeSet::new(),
             counted: BTreeMap::new(),
             last_reported: BTreeMap::new(),
@@ -279,9 +282,26 @@ impl<W: HostOps> Daemon<W> {
             Err(error) => first.and(Err(error.into())),
         };
         if first.is_ok() && self.touched && !unmounted {
-            events.push(Event::PutBack { groups });
+            events.push(Event::PutBack { groups, default_differs: self.default_differs() });
+            let observed = self.host.observed().map(|(observed, _)| observed).unwrap_or_default();
+            let gone: Vec<&str> =
+                self.origins.iter().filter(|name| !observed.contains_key(*name)).map(String::as_str).collect();
+            if !observed.is_empty() && !gone.is_empty() {
+                let why = format!("{} no longer exists: its threads are in the default group", gone.join(", "));
+                events.push(Event::Without { what: "the former group of some threads".to_owned(), why });
+            }
         }
         (self.summary, events, first)
+    }
+
+    /// Masks of the default group before masu and now, if they differ: another tool's exclusive group may have taken
+    /// ways, or the processor moves some together.
+    fn default_differs(&mut self) -> Option<[String; 2]> {
+        let before = self.before.as_ref()?;
+        let (observed, _) = self.host.observed().ok()?;
+        let found = &observed.get("")?.masks;
+        let text = |masks: &Masks| shown(&OfCache::all(masks));
+        (found != before).then(|| [text(before), text(found)])
     }
 
     fn look(&mut self, now: Duration, events: &mut Vec<Event>) -> Result<(), LoopError> {

@@ -108,6 +108,9 @@ pub enum Event {
     PutBack {
         /// Number of removed groups.
         groups: usize,
+        /// Masks of the default group, if they are not as before: those before, and those found.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        default_differs: Option<[String; 2]>,
     },
 }
 
@@ -271,8 +274,12 @@ impl fmt::Display for Event {
             Event::Warmed { group, cache, state } => filled_line(f, group, *cache, state),
             Event::Without { what, why } => write!(f, "without {what}: {why}"),
             Event::SharedClasses(shared) => shared.fmt(f),
-            Event::PutBack { groups } => {
-                write!(f, "restored: {} removed, the default group has its ways", counted(*groups, "group"))
+            Event::PutBack { groups, default_differs } => {
+                write!(f, "restored: {} removed, the default group has ", counted(*groups, "group"))?;
+                match default_differs {
+                    None => f.write_str("its ways"),
+                    Some([before, found]) => write!(f, "ways {found}, and before masu it had {before}"),
+                }
             }
         }
     }

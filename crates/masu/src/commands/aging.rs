@@ -21,7 +21,7 @@ use aging::streams::{Keep, Streams};
 use aging::{mlocks, plan};
 use linux::cgroup::group;
 use linux::cgroup::limited;
-use linux::journal::HostSettings;
+use linux::journal::{HostSettings, LeftAlone};
 use linux::meminfo::meminfo;
 use linux::runtime_directory::DIRECTORY;
 use linux::{Error, Pid, Rooted, children, open_files, signals};
@@ -526,11 +526,35 @@ impl Out {
         }
         #[expect(clippy::cast_precision_loss, reason = "a time for people")]
         let (run_s, part) = (*run_us as f64 / 1e6, *cpu_us as f64 / (*run_us).max(1) as f64 * 100.0);
-        self.line(&format!("{run_s:8.1} s  everything is restored: {}; {part:.1} % of a processor", done.join(", ")))
+        let restored = restored(&summary.settings_left);
+        self.line(&format!("{run_s:8.1} s  {restored}: {}; {part:.1} % of a processor", done.join(", ")))
     }
+}
+
+/// Whether the settings are as before, with those that are not.
+fn restored(left: &[LeftAlone]) -> String {
+    if left.is_empty() {
+        return "everything is restored".to_owned();
+    }
+    let left: Vec<String> = left.iter().map(ToString::to_string).collect();
+    format!("not everything is as before ({})", left.join("; "))
 }
 
 fn list(pids: &BTreeSet<Pid>) -> String {
     let numbers: Vec<String> = pids.iter().map(Pid::to_string).collect();
     if numbers.len() == 1 { format!("process {}", numbers[0]) } else { format!("processes {}", numbers.join(", ")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_is_restored_only_if_it_is() {
+        assert_eq!(restored(&[]), "everything is restored");
+        let path = "/proc/sys/vm/swappiness".to_owned();
+        let left = LeftAlone { path, before: "60".to_owned(), found: Some("1".to_owned()), restored_by: None };
+        let line = "/proc/sys/vm/swappiness is 1, which another program has written (60 before)";
+        assert_eq!(restored(&[left]), format!("not everything is as before ({line})"));
+    }
 }

@@ -143,6 +143,7 @@ impl<W: HostOps> Daemon<W> {
         for (name, group) in observed.iter().filter(|(name, group)| !group.ours && !name.is_empty()) {
             let mut here = threads.intersection(&group.threads).peekable();
             if here.peek().is_some() {
+                self.origins.insert(name.clone());
                 let again = here.any(|thread| self.placed.contains(thread));
                 *moved.from.entry(label.to_owned()).or_default().entry(name.clone()).or_default() |= again;
             }

@@ -41,6 +41,8 @@ struct Host {
     /// Processes that run and are no program's.
     still: BTreeSet<Pid>,
     next_thread: i32,
+    /// Masks of the default group after the end, if another tool took ways from it.
+    restores_to: Option<WayMask>,
 }
 
 #[derive(Clone, Debug)]
@@ -70,6 +72,7 @@ impl Model {
             threads: BTreeMap::new(),
             still: BTreeSet::new(),
             next_thread: 900,
+            restores_to: None,
         };
         Model(Rc::new(RefCell::new(host)))
     }
@@ -251,8 +254,9 @@ impl HostOps for Model {
     fn restore(&mut self) -> Result<(), Error> {
         let mut host = self.0.borrow_mut();
         let all = host.kernel.all;
+        let before = host.restores_to.unwrap_or(all);
         if let Some(default) = host.kernel.groups.get_mut("") {
-            default.masks.values_mut().for_each(|mask| *mask = all);
+            default.masks.values_mut().for_each(|mask| *mask = before);
         }
         Ok(())
     }

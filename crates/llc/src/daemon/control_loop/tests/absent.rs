@@ -108,4 +108,21 @@ fn threads_that_another_tool_moves_away_are_moved_back_with_the_names_of_its_gro
     assert!(lines(&events).iter().any(|line| line.ends_with(back)), "{:#?}", lines(&events));
     assert!(events.iter().any(|event| matches!(event, Event::Done { from, .. } if *from == ["pods"])));
     assert!(!lines(&daemon.step(at(2)).unwrap()).iter().any(|line| line.starts_with("did ")));
+    model.0.borrow_mut().kernel.groups.remove("pods");
+    let (_, events, _) = daemon.finish();
+    let gone = "without the former group of some threads: pods no longer exists: its threads are in the default group";
+    assert_eq!(lines(&events)[1..], [gone]);
+}
+
+#[test]
+fn the_default_group_has_its_ways_again_only_if_it_has() {
+    for (to, words) in [(None, "its ways"), (Some(WayMask(0xff)), "ways ff, and before masu it had fff")] {
+        let model = Model::new(0);
+        let mut daemon = daemon(&model, SHARING);
+        daemon.step(at(0)).unwrap();
+        model.0.borrow_mut().restores_to = to;
+        let (_, events, answer) = daemon.finish();
+        answer.unwrap();
+        assert_eq!(lines(&events), [format!("restored: 2 groups removed, the default group has {words}")]);
+    }
 }
