@@ -60,8 +60,8 @@ pub struct Before {
 pub struct Observed {
     /// Windows that could be huge, or are.
     pub windows: Vec<WindowView>,
-    /// Hot windows that can never be huge, with the reason.
-    pub ineligible: BTreeMap<Window, Refusal>,
+    /// Hot windows that can never be huge, with the reason and their resident pages.
+    pub ineligible: BTreeMap<Window, (Refusal, Pages)>,
     /// Memory in mappings without a window.
     pub pieces: Pieces,
 }
@@ -127,7 +127,7 @@ pub fn observe(map: &AccessMap, mappings: &[Mapping], states: &BTreeMap<Window, 
         match eligible(mapping, heat) {
             Ok(()) => observed.windows.push(view),
             Err(why) if view.hot >= hot_pages_needed(s.hot_fraction) => {
-                observed.ineligible.insert(heat.window, why);
+                observed.ineligible.insert(heat.window, (why, view.resident));
             }
             Err(_) => {}
         }
@@ -209,9 +209,9 @@ mod tests {
         let observed = observe(&all_hot(), &maps, &BTreeMap::new(), PAPER);
         assert_eq!(observed.windows.iter().map(|v| v.window.0).collect::<Vec<_>>(), [1, 2]);
         assert_eq!(observed.windows[0].hot, Pages(512));
-        assert_eq!(observed.ineligible[&Window(3)], Refusal::CrossesMappings);
-        assert_eq!(observed.ineligible[&Window(5)], Refusal::NotAnonymous);
-        assert_eq!(observed.ineligible[&Window(6)], Refusal::NotAnonymous);
+        assert_eq!(observed.ineligible[&Window(3)].0, Refusal::CrossesMappings);
+        assert_eq!(observed.ineligible[&Window(5)].0, Refusal::NotAnonymous);
+        assert_eq!(observed.ineligible[&Window(6)].0, Refusal::NotAnonymous);
         assert_eq!(observed.ineligible.len(), 3);
     }
 

@@ -118,7 +118,9 @@ impl Refusal {
             Refusal::OverLimit => "a limit on huge pages is reached by windows that save more".to_owned(),
             Refusal::CgroupLimit => "no headroom in the program's memory cgroup".to_owned(),
             Refusal::NoHugePage => format!("the kernel found no free huge page ({})", symbol(Errno::NOMEM)),
-            Refusal::TryAgain => format!("a page was in use for a moment ({})", symbol(Errno::AGAIN)),
+            Refusal::TryAgain => {
+                format!("a page was in use at the last try, for a moment or pinned ({})", symbol(Errno::AGAIN))
+            }
             Refusal::Pinned => {
                 format!("pages of it were in use at each try: pinned buffers, direct I/O ({})", symbol(Errno::AGAIN))
             }

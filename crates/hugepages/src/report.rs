@@ -70,6 +70,9 @@ pub struct Report {
     pub windows_split_by_others: u64,
     /// Hot windows without a huge page, by reason.
     pub windows_refused: BTreeMap<Refusal, u64>,
+    /// Memory resident in those, by reason.
+    #[serde(default)]
+    pub refused_resident_bytes: BTreeMap<Refusal, Bytes>,
     /// Idle huge windows that masu did not split, by reason.
     #[serde(default)]
     pub windows_not_split: BTreeMap<Refusal, u64>,
@@ -197,6 +200,7 @@ impl Report {
             windows_unmapped: ends.unmapped,
             windows_split_by_others: ends.split_by_others,
             windows_refused: columns.refused,
+            refused_resident_bytes: columns.refused_resident,
             windows_not_split: target.kept(),
             small_mappings: target.pieces().mappings,
             small_mapping_bytes: target.pieces().resident,
@@ -269,6 +273,7 @@ mod tests {
             windows_unmapped: 1,
             windows_split_by_others: 0,
             windows_refused: BTreeMap::from([(Refusal::NoHugePage, 1), (Refusal::NotHugeAfterwards, 3)]),
+            refused_resident_bytes: BTreeMap::from([(Refusal::NoHugePage, Bytes::mib(2))]),
             windows_not_split: BTreeMap::from([(Refusal::Locked, 4)]),
             small_mappings: 2,
             small_mapping_bytes: Bytes::kib(512),

@@ -52,7 +52,7 @@ fn observed(host: &Host, process: &mut TargetProcess, touch: &[Part]) -> Result<
 fn ineligible(host: &Host, process: &mut TargetProcess, heap: Mapping, touch: &[Part], why: Refusal) -> Outcome {
     let observed = observed(host, process, touch)?;
     let window = heap.windows()[0];
-    assert_eq!(observed.ineligible.get(&window), Some(&why));
+    assert_eq!(observed.ineligible.get(&window).map(|one| one.0), Some(why));
     assert!(observed.windows.iter().all(|view| view.window != window), "a candidate all the same");
     Ok(())
 }

@@ -24,6 +24,8 @@ pub struct Columns {
     pub waiting: u64,
     /// Hot and not huge, by reason.
     pub refused: BTreeMap<Refusal, u64>,
+    /// Memory resident in those.
+    pub refused_resident: BTreeMap<Refusal, Bytes>,
 }
 
 /// State of one window.
@@ -43,13 +45,16 @@ impl Columns {
         others + self.refused.values().sum::<u64>()
     }
 
-    fn add(&mut self, column: Column) {
+    fn add(&mut self, column: Column, resident: Pages) {
         match column {
             Column::Huge => self.huge += 1,
             Column::TooFew => self.too_few += 1,
             Column::Cold => self.cold += 1,
             Column::Waiting => self.waiting += 1,
-            Column::Refused(why) => *self.refused.entry(why).or_insert(0) += 1,
+            Column::Refused(why) => {
+                *self.refused.entry(why).or_insert(0) += 1;
+                *self.refused_resident.entry(why).or_default() += resident.bytes();
+            }
         }
     }
 }
@@ -93,18 +98,17 @@ impl Target {
         let mut columns = Columns::default();
         let left = self.budget().map_or(Bytes(0), |budget| budget.left(self.settings.max_extra_rss));
         for view in self.windows() {
-            columns.add(self.column(view, left));
+            columns.add(self.column(view, left), view.resident);
         }
         let huge = self.huge.states();
         let is_in_view =
             |window: &_| self.windows().binary_search_by_key(window, |view: &WindowView| view.window).is_ok();
-        for (window, why) in self.scan.observed.ineligible.iter().filter(|(window, _)| !huge.contains_key(window)) {
-            if !is_in_view(window) {
-                columns.add(Column::Refused(*why));
-            }
+        let ineligible = self.scan.observed.ineligible.iter().filter(|(window, _)| !huge.contains_key(window));
+        for (_, (why, resident)) in ineligible.filter(|(window, _)| !is_in_view(window)) {
+            columns.add(Column::Refused(*why), *resident);
         }
         // Huge, though the scan did not show it: inaccessible for the moment.
-        huge.keys().filter(|window| !is_in_view(window)).for_each(|_| columns.add(Column::Huge));
+        huge.keys().filter(|window| !is_in_view(window)).for_each(|_| columns.add(Column::Huge, Pages(0)));
         columns
     }
 

@@ -185,6 +185,9 @@ impl Run {
     /// Each window is in one column, and each promotion has one end.
     fn check_sums(&self, report: &Report) {
         let refused: u64 = report.windows_refused.values().sum();
+        if !report.windows_refused.keys().eq(report.refused_resident_bytes.keys()) {
+            self.blame(format!("refused {:?}, resident {:?}", report.windows_refused, report.refused_resident_bytes));
+        }
         let columns =
             [report.windows_huge, report.windows_compactable, report.windows_cold, report.windows_waiting, refused];
         if report.windows_seen != columns.iter().sum::<u64>() {

@@ -260,6 +260,9 @@ fn figures(report: &Report, ran_s: f64) -> Table {
         let (bytes, mappings) = (report.small_mapping_bytes, report.small_mappings);
         row("in mappings without a window of 2 MiB", format!("{bytes} in {mappings} mappings"));
     }
+    for (reason, resident) in &report.refused_resident_bytes {
+        row(&format!("resident in windows refused: {reason}"), resident.to_string());
+    }
     row("one scan", per_gib(report.scan_us_per_gib));
     row("one clear", per_gib(report.clear_us_per_gib));
     row("processor time of masu", format!("{:.2} s of {ran_s:.1} s", report.cpu_s));
