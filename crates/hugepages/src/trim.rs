@@ -162,6 +162,9 @@ impl Trimmer {
         let before = self.totals;
         let s = self.settings;
         let begun = self.content.cpu_time();
+        if self.program.halted().is_some() {
+            return self.wait_for_it(begun);
+        }
         if self.under_way.is_none() && self.returns_memory() && !stop() {
             let changed = self.scan(stop)?;
             self.quiet = if changed { 0 } else { self.quiet.saturating_add(1) };
@@ -189,6 +192,23 @@ impl Trimmer {
             returned: self.totals.returned.saturating_sub(before.returned),
             promoted_again: self.totals.promoted_again - before.promoted_again,
             next_scan: if is_done { policy::next_scan(self.quiet, spent, s) } else { policy::next_batch(spent, s) },
+        })
+    }
+
+    /// A round of a program that cannot run: its windows do not change, and that is no sign of stillness.
+    fn wait_for_it(&mut self, begun: Duration) -> Result<Round, Error> {
+        (self.under_way, self.quiet) = (None, 0);
+        self.windows.values_mut().for_each(|window| window.halted(self.totals.scans));
+        let choice = self.choose()?;
+        let spent = Spent { scanning: self.content.cpu_time().saturating_sub(begun), ..Spent::default() };
+        Ok(Round {
+            huge_windows: self.huge.len() as u64,
+            extra: choice.extra,
+            allowed: choice.allowed,
+            demoted: 0,
+            returned: Bytes(0),
+            promoted_again: 0,
+            next_scan: policy::next_scan(0, spent, self.settings),
         })
     }
 

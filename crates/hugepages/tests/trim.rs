@@ -59,6 +59,7 @@ struct World {
     /// Pages elsewhere that were freed lazily, resident still.
     lazily_freed: u64,
     ended: bool,
+    halted: bool,
     new_memory: bool,
     /// The program's windows after the exec that comes before the next collapse.
     execs_to: Option<Vec<Cell>>,
@@ -82,6 +83,7 @@ impl Model {
             elsewhere: 0,
             lazily_freed: 0,
             ended: false,
+            halted: false,
             new_memory: false,
             execs_to: None,
             is_another: false,
@@ -206,6 +208,10 @@ impl Program for Model {
         })
     }
 
+    fn halted(&self) -> Option<linux::halted::Halted> {
+        self.0.borrow().halted.then_some(linux::halted::Halted::Stopped)
+    }
+
     fn lazily_freed_bytes(&self) -> Result<Bytes, Error> {
         self.ask(1, |world| Pages(world.lazily_freed).bytes())
     }
@@ -290,6 +296,19 @@ fn lazily_freed_memory_allows_no_waste() {
     };
     // 400 zero pages: a tenth of the 4,000 others. Pages freed lazily are none of them: 300 of 3,000 are left.
     assert_eq!((split(2352, 0), split(1352, 1000)), (0, 1));
+}
+
+#[test]
+fn nothing_is_split_while_the_program_cannot_run() {
+    let model = Model::of(vec![Cell::huge(20); 4]);
+    let mut trimmer = model.trimmer(settings(0.0));
+    trimmer.round(seconds(0), &|| false).unwrap();
+    model.0.borrow_mut().halted = true;
+    model.run_until(&mut trimmer, seconds(600));
+    assert_eq!((trimmer.totals.demoted, trimmer.totals.counted), (0, 0));
+    model.0.borrow_mut().halted = false;
+    model.run_until(&mut trimmer, seconds(660));
+    assert_eq!(trimmer.totals.demoted, 4);
 }
 
 #[test]

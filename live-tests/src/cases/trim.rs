@@ -23,6 +23,7 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     looking_brings_nothing_into_memory;
     windows_that_a_fork_shares_and_locked_ones_are_left_alone;
     a_window_that_fills_up_after_it_was_split_is_promoted_again;
+    a_stopped_programs_windows_are_left_until_it_runs;
     windows_torn_between_two_scans_are_split;
     a_program_that_execs_is_trimmed_anew_and_one_that_ends_is_gone;
     what_a_look_and_a_count_cost;
@@ -365,5 +366,25 @@ fn windows_torn_between_two_scans_are_split(host: &Host) -> Outcome {
         (0..WINDOWS).try_for_each(|window| process.check(heap.pages(window * 512 + 384, window * 512 + 512), 7))?;
         process.advise(heap.all(), libc::MADV_DONTNEED)?;
     }
+    Ok(())
+}
+
+/// Stopped in the middle of its work: unused memory is no sign, and is returned when the program runs again.
+fn a_stopped_programs_windows_are_left_until_it_runs(host: &Host) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let returns = HostFacts::gather(host.files()).split_frees_zero_pages.is_yes();
+    let mut process = TargetProcess::start()?;
+    let heap = advised(&mut process, 3)?;
+    (0..3).try_for_each(|window| process.write(heap.window(window).first(20), 7))?;
+    all_huge(host, &process, heap)?;
+    let pid = rustix::process::Pid::from_raw(process.pid().0).ok_or("no process")?;
+    let mut trimmer = trimmer(host, &process)?;
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP)?;
+    let stopped = rounds(&mut trimmer, 8);
+    rustix::process::kill_process(pid, rustix::process::Signal::CONT)?;
+    assert!(stopped?.iter().all(|round| round.demoted == 0));
+    rounds(&mut trimmer, 10)?;
+    assert!(!returns || trimmer.totals.demoted == 3, "{:?}", trimmer.totals);
+    (0..3).try_for_each(|window| process.check(heap.window(window).first(20), 7))?;
     Ok(())
 }

@@ -148,6 +148,11 @@ impl HugeWindow {
         (self.still_since, self.due) = (scan, scan + 1);
     }
 
+    /// Forgets for how long it was unchanged, in `scan`: the program could not run.
+    pub fn halted(&mut self, scan: u64) {
+        (self.still_since, self.due, self.counted) = (scan, scan + 1, None);
+    }
+
     /// Best known number of its zero pages.
     pub fn zero(&self) -> Pages {
         self.counted.map_or(Pages(self.sampled.0 * PAGES_PER_SAMPLE as u64), |counted| counted.zero)
@@ -316,6 +321,16 @@ mod tests {
             known.disturb(scan);
         }
         assert!(!known.is_still(99 + 63) && known.is_still(99 + 64));
+    }
+
+    #[test]
+    fn time_in_which_the_program_could_not_run_is_no_stillness() {
+        let mut known = HugeWindow::first(Pages(56), 1, 0);
+        known.count(Pages(440), SECOND, 2, S);
+        known.halted(3);
+        assert!(!known.is_still(3) && known.is_still(4));
+        assert_eq!(known.count(Pages(440), SECOND * 100, 4, S), Finding::Unstable);
+        assert_eq!(known.count(Pages(440), SECOND * 101, 5, S), Finding::Stable);
     }
 
     #[test]
