@@ -73,6 +73,7 @@ pub mod setting;
 pub mod shared_segments;
 pub mod silent_masu;
 pub mod silent_server;
+pub mod store_hints;
 pub mod target_process;
 pub mod track;
 pub mod track_clients;

@@ -61,6 +61,7 @@ fn capability(requirement: Requirement) -> Capability {
         Requirement::KernelThreads => Ok(kernel_threads()),
         Requirement::MasuCommand => Ok(program("masu command", programs::masu())),
         Requirement::RedisServer => Ok(program("redis-server", programs::redis_server())),
+        Requirement::OpenSsl => Ok(program("openssl", programs::installed("openssl"))),
         Requirement::PreloadLibrary => Ok(program("libmasu-preload.so", programs::preload_library())),
         Requirement::PagerLibrary => Ok(program("libmasu-pager.so", programs::pager_library())),
         Requirement::CCompiler => Ok(program("cc", programs::installed("cc"))),

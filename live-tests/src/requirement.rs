@@ -64,6 +64,8 @@ pub enum Requirement {
     MasuCommand,
     /// Redis.
     RedisServer,
+    /// OpenSSL's command, for certificates.
+    OpenSsl,
     /// The library that `masu run` preloads, beside the command.
     PreloadLibrary,
     /// Pager library of `masu run --local`, beside the command.
@@ -106,7 +108,7 @@ pub enum Requirement {
 
 impl Requirement {
     /// All requirements, in the order of the tables.
-    pub const ALL: [Requirement; 48] = [
+    pub const ALL: [Requirement; 49] = [
         Requirement::Root,
         Requirement::RemoteAdvice,
         Requirement::RemoteCollapse,
@@ -136,6 +138,7 @@ impl Requirement {
         Requirement::KernelThreads,
         Requirement::MasuCommand,
         Requirement::RedisServer,
+        Requirement::OpenSsl,
         Requirement::PreloadLibrary,
         Requirement::PagerLibrary,
         Requirement::CCompiler,
@@ -189,6 +192,7 @@ impl Requirement {
             Requirement::KernelThreads => "kernel threads",
             Requirement::MasuCommand => "masu command",
             Requirement::RedisServer => "redis-server",
+            Requirement::OpenSsl => "openssl",
             Requirement::PreloadLibrary => "libmasu-preload.so",
             Requirement::PagerLibrary => "libmasu-pager.so",
             Requirement::CCompiler => "C compiler",
@@ -216,6 +220,7 @@ impl Requirement {
         let programs = [
             Requirement::MasuCommand,
             Requirement::RedisServer,
+            Requirement::OpenSsl,
             Requirement::PreloadLibrary,
             Requirement::PagerLibrary,
             Requirement::CCompiler,

@@ -5,7 +5,7 @@ use crate::host::LiveTest;
 
 /// The tests of each file in `cases/`, in the order of a run. The compiler reports a list that is missing here, and a
 /// test that is missing in the list of its file.
-const FILES: [&[LiveTest]; 76] = [
+const FILES: [&[LiveTest]; 77] = [
     cases::target_process::TESTS,
     cases::setting::TESTS,
     cases::collapse::TESTS,
@@ -70,6 +70,7 @@ const FILES: [&[LiveTest]; 76] = [
     cases::run_local_hard::TESTS,
     cases::run_local_profile::TESTS,
     cases::run_local_refusals::TESTS,
+    cases::store_hints::TESTS,
     cases::run_local_report::TESTS,
     cases::run_local_signals::TESTS,
     cases::run_local_stores::TESTS,

@@ -218,7 +218,14 @@ fn not_started(name: &OsStr, error: &std::io::Error) -> NotStarted {
     // The file was found before: the missing file is its interpreter or loader.
     let remedy = match status {
         NOT_FOUND => "The interpreter or the loader that its file names is not there.",
-        NOT_STARTED => "There is no memory, or there are too many processes or files (`ulimit -a`).",
+        NOT_STARTED => match errno {
+            rustix::io::Errno::MFILE => "masu has no descriptor left: raise the limit of open files (`ulimit -n`).",
+            rustix::io::Errno::NFILE => "The machine has no descriptor left (fs.file-max).",
+            rustix::io::Errno::AGAIN => {
+                "There are too many processes or threads (`ulimit -u`, pids.max of the control group)."
+            }
+            _ => "There is not enough memory.",
+        },
         _ => "The file is no program that this machine can run.",
     };
     NotStarted { failure: failure.remedy(remedy), status }

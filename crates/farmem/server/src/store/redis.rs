@@ -97,7 +97,7 @@ impl RedisStore {
         }
         let tls = match url.tls.as_ref().map(connection::tls).transpose() {
             Ok(tls) => tls,
-            Err(cause) => return unfit(cause.to_string(), "Name files in PEM form: ?ca=FILE, or ?cert=FILE&key=FILE."),
+            Err(cause) => return unfit(cause.to_string(), hints::of_files(&cause)),
         };
         let run = std::hash::RandomState::new().build_hasher().finish();
         let access = Access {

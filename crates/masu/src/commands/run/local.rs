@@ -83,7 +83,7 @@ pub fn started(task: &RunTask, local: Local, relay: Relay) -> Result<ExitCode, N
     let complain = |said: &str, remedy: &str| print::failure(&Failure::new(said).remedy(remedy));
     let tells = !matches!(destination, Destination::Nowhere);
     let server = Server::begin(terms, served, profiles, complain, notices(task), tells).map_err(|error| {
-        Failure::new(format!("cannot wait for the program's library: {error}"))
+        Failure::new(format!("cannot wait for the program's library: {}", linux::describe_io(&error)))
             .remedy("Allow masu some sixteen open files and two threads (`ulimit -n`, `ulimit -u`).")
     })?;
     let changes = environment::paged(&environment::library(environment::PAGER)?, server.variables(), |name| {

@@ -250,20 +250,23 @@ impl Connection {
         out.request(&[b"CLIENT", b"SETNAME", access.client_name.as_bytes()]);
         out.request(&[b"CLIENT", b"INFO"]);
         self.send(&out)?;
-        let mut refused = None;
-        for _ in 0..must_succeed {
-            if let Reply::Error(line) = self.reply()? {
-                refused.get_or_insert(line);
+        let (mut refused, mut first) = (None, None);
+        for nth in 0..must_succeed + 2 {
+            match self.reply() {
+                // A server that requires a password reports it after the others.
+                Ok(Reply::Error(line)) => {
+                    if nth < must_succeed || line.starts_with("NOAUTH") {
+                        refused.get_or_insert_with(|| line.clone());
+                    }
+                    first.get_or_insert(line);
+                }
+                Ok(Reply::Bulk(text)) if nth > must_succeed => {
+                    self.id = answers::client_id(&String::from_utf8_lossy(&text));
+                }
+                Ok(_) => {}
+                // A server that has too many clients says so, unasked, and closes.
+                Err(error) => return Err(first.map_or(Failure::Io(error), |line| self.said(&line))),
             }
-        }
-        // A server that requires a password reports it now.
-        if let Reply::Error(line) = self.reply()?
-            && line.starts_with("NOAUTH")
-        {
-            refused.get_or_insert(line);
-        }
-        if let Reply::Bulk(text) = self.reply()? {
-            self.id = answers::client_id(&String::from_utf8_lossy(&text));
         }
         refused.map_or(Ok(()), |line| Err(self.said(&line)))
     }
@@ -378,8 +381,8 @@ pub fn tls_failure(failure: &Failure) -> Option<&rustls::Error> {
 /// Reason why an encrypted connection cannot be configured.
 #[derive(Debug, thiserror::Error)]
 pub enum BadTls {
-    /// The file cannot be read as PEM.
-    #[error("{}: {cause}", file.display())]
+    /// The file cannot be read, or not as PEM.
+    #[error("{}: {}", file.display(), of_pem(cause))]
     Pem { file: PathBuf, cause: rustls::pki_types::pem::Error },
     /// A certificate or its key is refused.
     #[error("{}: {cause}", file.display())]
@@ -399,6 +402,13 @@ impl BadTls {
 
     fn certificate(file: &Path, cause: rustls::Error) -> BadTls {
         BadTls::Certificate { file: file.to_owned(), cause }
+    }
+}
+
+fn of_pem(cause: &rustls::pki_types::pem::Error) -> String {
+    match cause {
+        rustls::pki_types::pem::Error::Io(error) => linux::describe_io(error),
+        cause => cause.to_string(),
     }
 }
 

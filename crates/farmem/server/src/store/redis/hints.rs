@@ -3,11 +3,12 @@
 use std::io::ErrorKind;
 
 use rustix::io::Errno;
-use rustls::CertificateError;
+use rustls::pki_types::pem;
+use rustls::{AlertDescription, CertificateError};
 
 use super::PASSWORD_VARIABLE;
 use super::answers::Verdict;
-use super::connection::{Failure, tls_failure};
+use super::connection::{BadTls, Failure, tls_failure};
 
 const RIGHTS: &str =
     "Its user needs the keys masu:* and the commands HSET HMGET HDEL EXPIRE UNLINK WAIT INFO CLIENT CLUSTER ASKING.";
@@ -25,9 +26,58 @@ pub fn cause(failure: &Failure) -> String {
             Fault::Time => "its certificate has expired, or is not valid yet",
             Fault::Other => return failure.to_string(),
         },
+        Some(rustls::Error::AlertReceived(AlertDescription::CertificateRequired)) => {
+            "it asks for a certificate of its clients"
+        }
+        Some(rustls::Error::AlertReceived(alert)) if is_about_ours(*alert) => "it does not accept our certificate",
         _ => return failure.to_string(),
     };
     said.to_owned()
+}
+
+/// Whether the server refuses the certificate that it was given.
+fn is_about_ours(alert: AlertDescription) -> bool {
+    matches!(
+        alert,
+        AlertDescription::UnknownCA
+            | AlertDescription::BadCertificate
+            | AlertDescription::UnsupportedCertificate
+            | AlertDescription::CertificateRevoked
+            | AlertDescription::CertificateExpired
+            | AlertDescription::CertificateUnknown
+            | AlertDescription::AccessDenied
+    )
+}
+
+/// Remedy for a server that ends the handshake.
+fn of_alert(alert: AlertDescription) -> &'static str {
+    match alert {
+        AlertDescription::CertificateRequired => "Name one that its authority has signed: ?cert=FILE&key=FILE.",
+        alert if is_about_ours(alert) => {
+            "?cert=FILE is to be signed by an authority that it knows (tls-ca-cert-file there), and within its time."
+        }
+        AlertDescription::ProtocolVersion | AlertDescription::InsufficientSecurity => {
+            "masu speaks TLS 1.2 and 1.3: allow one of them there (tls-protocols, tls-ciphers, tls-ciphersuites)."
+        }
+        AlertDescription::UnrecognisedName => "It knows no such name: say the one in its certificate.",
+        _ => "Its log says why. It may ask for a certificate of its clients: ?cert=FILE&key=FILE.",
+    }
+}
+
+/// Remedy for files that cannot be used for TLS.
+pub fn of_files(bad: &BadTls) -> &'static str {
+    match bad {
+        BadTls::Pem { cause: pem::Error::Io(_), .. } => {
+            "Name a file that masu may read: ?ca=FILE, or ?cert=FILE&key=FILE."
+        }
+        BadTls::Certificate { cause: rustls::Error::InconsistentKeys(_), .. } => {
+            "Name the key that belongs to that certificate: ?cert=FILE&key=FILE."
+        }
+        BadTls::Pem { .. } | BadTls::Certificate { .. } | BadTls::Empty(_) => {
+            "Name files in PEM form: ?ca=FILE, or ?cert=FILE&key=FILE."
+        }
+        BadTls::Versions(_) => "This is a fault of masu; without TLS the store is redis://.",
+    }
 }
 
 /// Fault of a certificate.
@@ -72,14 +122,17 @@ pub fn remedy(failure: &Failure, tls: bool, at_start: bool) -> String {
                     "Give the server a certificate of its own: signed by that authority (then ?ca= names the authority's), or \
                      self-signed with basicConstraints=CA:FALSE."
                 }
-                Fault::Unknown => "Name the file with the certificate of the authority that signed it: ?ca=FILE.",
+                Fault::Unknown => {
+                    "Name the file with the certificate of the authority that signed it: ?ca=FILE. That is its issuer's, not its own; \
+                     `openssl s_client -connect HOST:PORT` shows both."
+                }
                 Fault::Name => {
                     "Say the name or address that is in the certificate (subjectAltName), or make one for this name."
                 }
                 Fault::Time => "Renew it, or set the clock of this machine.",
                 Fault::Other => "`openssl s_client -connect HOST:PORT` shows it.",
             },
-            Some(rustls::Error::AlertReceived(_)) => "Does it ask for a certificate of ours? ?cert=FILE&key=FILE.",
+            Some(rustls::Error::AlertReceived(alert)) => of_alert(*alert),
             Some(_) if at_start => NO_TLS,
             Some(_) => REACH,
             None => of_io(error, tls, at_start),
@@ -102,6 +155,9 @@ fn of_io(error: &std::io::Error, tls: bool, at_start: bool) -> &'static str {
         }
         ErrorKind::NetworkUnreachable | ErrorKind::HostUnreachable | ErrorKind::AddrNotAvailable => {
             "There is no way to that address from here: see `ip route get ADDRESS`."
+        }
+        ErrorKind::UnexpectedEof if at_start && !tls => {
+            "Is this a port of Redis, and may it have more clients (maxclients)? If it speaks TLS, the store is rediss://."
         }
         ErrorKind::UnexpectedEof
         | ErrorKind::ConnectionReset
@@ -206,6 +262,34 @@ mod tests {
             let said = remedy(&failure, false, true);
             assert!(said.contains(word), "{line}: {said}");
         }
+    }
+
+    #[test]
+    fn a_server_that_refuses_our_certificate_is_told_from_one_that_wants_one() {
+        let alert = |alert| {
+            let error = rustls::Error::AlertReceived(alert);
+            Failure::Io(io::Error::new(io::ErrorKind::InvalidData, error))
+        };
+        for (of, said, word) in [
+            (AlertDescription::CertificateRequired, "asks for", "?cert=FILE&key=FILE"),
+            (AlertDescription::UnknownCA, "does not accept our", "tls-ca-cert-file"),
+            (AlertDescription::CertificateExpired, "does not accept our", "within its time"),
+            (AlertDescription::ProtocolVersion, "fatal alert", "tls-protocols"),
+        ] {
+            let failure = alert(of);
+            assert!(cause(&failure).contains(said), "{}", cause(&failure));
+            assert!(remedy(&failure, true, true).contains(word), "{}", remedy(&failure, true, true));
+        }
+    }
+
+    #[test]
+    fn each_fault_of_a_file_has_its_own_remedy() {
+        let pem = |cause| BadTls::Pem { file: "/f".into(), cause };
+        let missing = pem(pem::Error::Io(io::ErrorKind::NotFound.into()));
+        let mismatch = rustls::Error::InconsistentKeys(rustls::InconsistentKeys::KeyMismatch);
+        assert!(of_files(&missing).contains("may read"));
+        assert!(of_files(&pem(pem::Error::NoItemsFound)).contains("PEM"));
+        assert!(of_files(&BadTls::Certificate { file: "/f".into(), cause: mismatch }).contains("belongs to"));
     }
 
     #[test]
