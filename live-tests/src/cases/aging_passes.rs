@@ -1,8 +1,9 @@
 //! `masu aging --cache`: second passes, mapped streams, processes that outlive the command, and the account at the end.
 
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use linux::Rooted;
@@ -15,7 +16,7 @@ use super::Outcome;
 use super::aging::Aging;
 use super::command::masu;
 use super::disk_file::DiskFile;
-use super::programs::{Running, TIME_LIMIT};
+use super::programs::{self, Running, TIME_LIMIT};
 use super::run::Folder;
 use crate::group::Group;
 use crate::host::{Host, LiveTest, tests};
@@ -25,6 +26,7 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     aging_passes requires [Root, PageTableWalk, DiskFiles, Shell, MasuCommand];
     a_second_pass_of_a_command_reads_no_disk_and_leaves_nothing;
     what_a_service_reads_again_and_again_stays [MemoryGroups];
+    a_server_of_files_warms_up [MemoryGroups, Python];
     a_mapped_stream_leaves_while_it_runs_and_when_it_ends [CCompiler];
     a_process_that_outlives_the_command_is_followed_to_its_end;
 };
@@ -100,6 +102,47 @@ fn what_a_service_reads_again_and_again_stays(_: &Host) -> Outcome {
     assert_adds_up(&end);
     assert!(left * 10 >= LENGTH.0 * 9, "{left} pages are left of the third pass: {end}");
     assert!(end["left"].as_array().is_some_and(|left| left.iter().any(|of| of["why"] == "read_again")), "{end}");
+    Ok(())
+}
+
+/// A server as nginx: it runs on, sends parts of 1 MiB whole and in another order each round, and prints what each round
+/// had to read from the disk.
+const SERVER: &str = "
+import os, random, sys
+open(sys.argv[1], 'w').write('0')
+file, out = os.open(sys.argv[2], os.O_RDONLY), os.open('/dev/null', os.O_WRONLY)
+parts = list(range(os.fstat(file).st_size >> 20))
+def read():
+    return int(next(line for line in open('/proc/self/io') if line.startswith('read_bytes')).split()[1])
+for line in sys.stdin:
+    before = read()
+    random.Random(line).shuffle(parts)
+    for part in parts:
+        sent = 0
+        while sent < 1 << 20:
+            sent += os.sendfile(out, file, (part << 20) + sent, (1 << 20) - sent)
+    print(read() - before, flush=True)
+";
+
+fn a_server_of_files_warms_up(_: &Host) -> Outcome {
+    let (of, group) = (DiskFile::make("aging-server", LENGTH)?, Group::make("aging-server")?);
+    let aging = Aging::start(&["--cache", "0", "--cgroup", &group.name()])?;
+    let mut command = Command::new(programs::python().ok_or("no python3")?);
+    command.args(["-c", SERVER]).arg(group.procs()).arg(of.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut server = Running(command.spawn()?);
+    let (mut orders, answers) = (server.0.stdin.take().ok_or("no pipe")?, server.0.stdout.take().ok_or("no pipe")?);
+    let mut answers = BufReader::new(answers).lines();
+    let mut read = Vec::new();
+    for round in 0..6 {
+        writeln!(orders, "{round}")?;
+        read.push(answers.next().ok_or("the server ended")??.parse::<u64>()?);
+        // Longer than the time after which a stream's pages go.
+        std::thread::sleep(Duration::from_secs(2));
+    }
+    assert!(read[0] * 10 >= LENGTH.bytes().0 * 9, "the file was cached: {read:?}");
+    assert!(read[3..].iter().sum::<u64>() * 10 <= LENGTH.bytes().0, "from the fourth round on: {read:?}");
+    drop(orders);
+    assert_adds_up(&aging.end()?);
     Ok(())
 }
 
