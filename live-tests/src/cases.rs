@@ -54,6 +54,7 @@ pub mod run_counts;
 pub mod run_dangers;
 pub mod run_hard;
 pub mod run_library;
+pub mod run_limits;
 pub mod run_local;
 pub mod run_local_children;
 pub mod run_local_hard;

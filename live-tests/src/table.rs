@@ -62,6 +62,7 @@ const FILES: [&[LiveTest]; 77] = [
     cases::run_hard::TESTS,
     cases::run_processes::TESTS,
     cases::run_counts::TESTS,
+    cases::run_limits::TESTS,
     cases::run_programs::TESTS,
     cases::field::TESTS,
     cases::run_local::TESTS,

@@ -12,6 +12,7 @@ pub mod file_systems;
 pub mod file_walk;
 pub mod injection;
 pub mod loop_device;
+pub mod memory_limit;
 pub mod merged_memory;
 pub mod message_socket;
 pub mod open_files;

@@ -19,11 +19,13 @@ pub enum LeftOut {
     Sandbox = 5,
     /// Set-user-ID or set-group-ID.
     Privileged = 6,
+    /// Within a limit on its address space or data: the library takes some of both.
+    Limited = 7,
 }
 
 impl LeftOut {
     /// All reasons, by their number.
-    pub const ALL: [LeftOut; 7] = [
+    pub const ALL: [LeftOut; 8] = [
         LeftOut::Sanitizer,
         LeftOut::Static,
         LeftOut::Go,
@@ -31,6 +33,7 @@ impl LeftOut {
         LeftOut::OtherMachine,
         LeftOut::Sandbox,
         LeftOut::Privileged,
+        LeftOut::Limited,
     ];
 
     /// Words behind a number of programs.
@@ -43,6 +46,7 @@ impl LeftOut {
             LeftOut::OtherMachine => "of 32 bits or for another processor",
             LeftOut::Sandbox => "in a sandbox (seccomp)",
             LeftOut::Privileged => "set-uid or set-gid",
+            LeftOut::Limited => "within a ulimit -v or -d",
         }
     }
 
@@ -58,6 +62,9 @@ impl LeftOut {
             LeftOut::OtherMachine => "it is a 32-bit program, or one for another kind of processor",
             LeftOut::Sandbox => "it runs in a sandbox (seccomp)",
             LeftOut::Privileged => "it is set-uid or set-gid",
+            LeftOut::Limited => {
+                "its address space or data is limited (ulimit -v, -d), and the library takes some of both"
+            }
         }
     }
 }

@@ -437,7 +437,7 @@ mod tests {
         page.count_left_out(LeftOut::Privileged);
         page.count_left_out(LeftOut::Privileged);
         let counted: Vec<u32> = LeftOut::ALL.iter().map(|why| page.left_out(*why)).collect();
-        assert_eq!(counted, [1, 0, 0, 0, 0, 0, 2]);
+        assert_eq!(counted, [1, 0, 0, 0, 0, 0, 2, 0]);
         assert_eq!((page.processes(), page.slots_in_use().count()), (0, 0));
     }
 

@@ -46,7 +46,11 @@ unsafe fn with_environment<T>(
     if environment.is_null() || !unsafe { has_ours(environment) } {
         return go(environment);
     }
-    let why = if SANDBOXED.load(Relaxed) { Some(LeftOut::Sandbox) } else { kernel::keeping_errno(left_out) };
+    let limited = || kernel::has_limited_memory().then_some(LeftOut::Limited);
+    let why = match SANDBOXED.load(Relaxed) {
+        true => Some(LeftOut::Sandbox),
+        false => kernel::keeping_errno(|| limited().or_else(left_out)),
+    };
     let Some(why) = why else { return go(environment) };
     if let Some(page) = STATE.status_page() {
         page.count_left_out(why);

@@ -38,6 +38,21 @@ pub fn errno() -> c_int {
     unsafe { *__errno_location() }
 }
 
+/// Soft limit of a resource; `None` for none.
+pub fn limit(resource: libc::__rlimit_resource_t) -> Option<u64> {
+    let mut limit = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a variable of ours, of the type that the call fills; no new limit is given.
+    let failed = unsafe {
+        libc::syscall(libc::SYS_prlimit64, 0_i64, u64::from(resource), core::ptr::null::<u8>(), &raw mut limit)
+    };
+    if failed != 0 || limit.rlim_cur == libc::RLIM64_INFINITY { None } else { Some(limit.rlim_cur) }
+}
+
+/// Whether the address space or the data of this process has a limit, and so those of the program that replaces it.
+pub fn has_limited_memory() -> bool {
+    limit(libc::RLIMIT_AS).is_some() || limit(libc::RLIMIT_DATA).is_some()
+}
+
 /// mmap(2).
 ///
 /// # Safety

@@ -152,10 +152,5 @@ fn advise(start: usize, bytes: usize) {
 
 /// The limit of the stack; `None` for none.
 fn limit_bytes() -> Option<usize> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: a variable of ours, of the type that the call fills.
-    let failed = unsafe {
-        libc::syscall(libc::SYS_prlimit64, 0, libc::RLIMIT_STACK, core::ptr::null::<libc::rlimit>(), &raw mut limit)
-    };
-    if failed != 0 || limit.rlim_cur == libc::RLIM_INFINITY { None } else { usize::try_from(limit.rlim_cur).ok() }
+    usize::try_from(kernel::limit(libc::RLIMIT_STACK)?).ok()
 }

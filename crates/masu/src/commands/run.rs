@@ -12,11 +12,12 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use contract::image::LeftOut;
 use contract::settings::{PRELOAD, Settings};
 use contract::status_page::Code;
 use hugepages::trim;
 use linux::capabilities::{self, Capability};
-use linux::thp;
+use linux::{memory_limit, thp};
 
 use crate::args::{Huge, RunTask};
 use crate::failure::Failure;
@@ -197,6 +198,7 @@ fn serve_how(
                 (Loads::NotServed(why), _) => (why.to_owned(), false),
                 (_, None) => ("this kernel has no huge pages".to_owned(), false),
                 (Loads::Nothing(why), _) => (why.to_owned(), true),
+                (Loads::Library, Some(_)) if memory_limit::is_set() => (LeftOut::Limited.reason().to_owned(), true),
                 (Loads::Library, Some(host)) => {
                     if sizes::choose(&task.sizes, host)? != contract::placement::Sizes::NONE {
                         return Ok(served);
