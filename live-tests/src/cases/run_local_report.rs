@@ -13,6 +13,7 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     run_local_report requires [MasuCommand, PagerLibrary, UserFaults, CCompiler];
     the_report_has_the_promised_words;
     sections_that_are_marked_get_units_of_their_own;
+    what_faults_is_named_through_a_separate_debug_file;
     what_faults_is_named_by_function_file_and_line;
     what_a_library_has_beyond_its_data_is_paged;
     memory_that_is_not_paged_is_named;
@@ -176,6 +177,38 @@ fn what_faults_is_named_by_function_file_and_line(_: &Host) -> Outcome {
     assert!(sites.iter().all(|site| site["unit_bytes"].as_u64() >= Some(16 << 10)), "{report}");
     let text = said(&mut paged(&["--local", "4MiB", "--report", "-"], &[&parts])?)?;
     assert!(text.err.contains("jumps_about (") && text.err.contains("/parts.c:"), "{}", text.err);
+    Ok(())
+}
+
+/// Stripped, as distributions do: the debug file is named by the link in the program. Without it the program's name
+/// stands there, and a debug file of another build is not taken.
+fn what_faults_is_named_through_a_separate_debug_file(_: &Host) -> Outcome {
+    let folder = Folder::make("local-debug-file")?;
+    let parts = compile(&folder, "cc", "parts", PARTS, &[HEADERS, "-g"])?;
+    let objcopy = |arguments: &[&str]| -> Outcome {
+        let done = std::process::Command::new("objcopy").current_dir(&folder.0).args(arguments).status()?;
+        if done.success() { Ok(()) } else { Err(format!("objcopy {arguments:?}").into()) }
+    };
+    std::fs::create_dir(folder.0.join(".debug"))?;
+    objcopy(&["--only-keep-debug", "parts", ".debug/parts.debug"])?;
+    // objcopy finds the file for its checksum by this path, and keeps the name alone.
+    objcopy(&[
+        "--strip-all",
+        "--remove-section=.note.gnu.build-id",
+        "--add-gnu-debuglink=.debug/parts.debug",
+        "parts",
+    ])?;
+    let named = |function: &str| -> Result<Option<Value>> {
+        let (report, _) = reported(&["--local", "4MiB"], &[&parts])?;
+        let sites = report["sites"].as_array().ok_or("no sites")?;
+        Ok(sites.iter().find(|site| site["function"].as_str().is_some_and(|name| name.starts_with(function))).cloned())
+    };
+    let site = named("jumps_about")?.ok_or("no jumps_about")?;
+    assert!(site["file"].as_str().is_some_and(|file| file.ends_with("/parts.c")) && site["line"].is_u64(), "{site}");
+    std::fs::write(folder.0.join(".debug/parts.debug"), "of another build")?;
+    assert_eq!(named("jumps_about")?, None);
+    let site = named("parts+0x")?.ok_or("no parts+0x")?;
+    assert_eq!((&site["file"], &site["program"]), (&Value::Null, &"parts".into()));
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! Code sites by name: the lines of the program that fault. Programs that mark their sections have these instead.
 //!
 //! A site is the address of an instruction. Its name comes from the program's file, as far as that has symbols and
-//! debug information; the mappings were read while the program ran.
+//! debug information, or from its separate debug file; the mappings were read while the program ran.
 
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
@@ -19,6 +19,8 @@ use units::Bytes;
 
 use crate::history::{History, Since};
 use crate::observation::Observed;
+
+mod debug_file;
 
 /// Largest number of sites in a report: the ones with the most faults.
 pub const MOST: usize = 20;
@@ -122,6 +124,15 @@ fn is_file_of(path: &Path, mapping: &Mapping) -> bool {
     is_file && about.st_ino == mapping.inode && u64::try_from(about.st_size).is_ok_and(|bytes| bytes <= FILE_BYTES_MAX)
 }
 
+fn functions(file: &ElfFile64<'_>) -> Vec<(u64, u64, String)> {
+    let all = file.symbols().chain(file.dynamic_symbols());
+    let functions = all.filter(|symbol| symbol.kind() == SymbolKind::Text && symbol.size() > 0);
+    let named = functions.filter_map(|symbol| {
+        Some((symbol.address(), symbol.address().saturating_add(symbol.size()), symbol.name().ok()?.to_owned()))
+    });
+    named.collect()
+}
+
 impl Names {
     /// Reads the mapped file, if it is regular. The program chose the path: another file may have the name by now.
     fn of(mapping: &Mapping) -> Names {
@@ -130,17 +141,18 @@ impl Names {
         if !is_file_of(path, mapping) {
             return names;
         }
-        names.lines = Loader::new(path).ok();
         let Ok(bytes) = std::fs::read(path) else { return names };
         let Ok(file) = ElfFile64::<Endianness>::parse(&*bytes) else { return names };
         names.fixed = file.kind() == ObjectKind::Executable;
-        let functions = file.symbols().chain(file.dynamic_symbols());
-        let functions = functions.filter(|symbol| symbol.kind() == SymbolKind::Text && symbol.size() > 0);
-        names.functions = functions
-            .filter_map(|symbol| {
-                Some((symbol.address(), symbol.address().saturating_add(symbol.size()), symbol.name().ok()?.to_owned()))
-            })
-            .collect();
+        names.functions = functions(&file);
+        let has_lines = file.section_by_name(".debug_line").is_some();
+        let separate = if has_lines { None } else { debug_file::of(path, &file, Path::new(debug_file::FOLDER)) };
+        if let Some((at, bytes)) = separate {
+            names.lines = Loader::new(at).ok();
+            names.functions.extend(ElfFile64::parse(&*bytes).map(|file| functions(&file)).unwrap_or_default());
+        } else {
+            names.lines = Loader::new(path).ok();
+        }
         names
     }
 
