@@ -24,6 +24,7 @@ pub(crate) mod disk_file;
 pub(crate) mod elf32;
 pub mod field;
 pub mod forking;
+pub mod guide;
 pub mod halted;
 pub mod hostile_names;
 pub mod injection;

@@ -65,6 +65,7 @@ const FILES: &[&[LiveTest]] = &[
     cases::run_limits::TESTS,
     cases::run_programs::TESTS,
     cases::field::TESTS,
+    cases::guide::TESTS,
     cases::run_local::TESTS,
     cases::run_local_children::TESTS,
     cases::silent_masu::TESTS,

@@ -319,7 +319,10 @@ impl fmt::Display for Event {
                 let more = processes.len().saturating_sub(NAMED);
                 let more = if more > 0 { format!(" and {more} more") } else { String::new() };
                 if *followed {
-                    write!(f, "the first process has ended; still running and followed to the end: {names}{more}; Ctrl-C ends masu")
+                    write!(
+                        f,
+                        "the first process has ended; still running and followed to the end: {names}{more}; Ctrl-C ends masu"
+                    )
                 } else {
                     write!(f, "still running, and followed no longer: {names}{more}")
                 }

@@ -239,6 +239,12 @@ mod tests {
     }
 
     #[test]
+    fn the_service_is_not_started_again_while_another_masu_holds_the_lock() {
+        let unit = include_str!("../../../integrations/systemd/masu-aging.service");
+        assert!(unit.lines().any(|line| line == format!("RestartPreventExitStatus={}", crate::failure::HELD)));
+    }
+
+    #[test]
     fn the_service_may_do_what_the_command_keeps_and_restoring_needs() {
         let unit = include_str!("../../../integrations/systemd/masu-aging.service");
         let line = unit.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet=")).unwrap();
