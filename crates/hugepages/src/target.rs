@@ -237,6 +237,11 @@ impl Target {
         self.scan.observed.pieces
     }
 
+    /// Whether masu made this window huge at some time, and did not split it since.
+    pub fn was_served(&self, window: Window) -> bool {
+        self.served.contains(&window)
+    }
+
     /// Windows changed in the last round.
     pub fn changed(&self) -> u64 {
         self.round.changed

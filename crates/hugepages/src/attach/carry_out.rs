@@ -62,10 +62,13 @@ impl Loop<'_> {
         let end = self.control.now() + WAIT_IN_A_ROUND;
         for look in 1_u32.. {
             let at = self.control.now();
-            let missing = self.missing(look.is_power_of_two());
+            let mut missing = self.missing(look.is_power_of_two());
             let cost = self.control.now().saturating_sub(at);
             if missing.never == 0 || self.is_cut_short() {
                 return;
+            }
+            for (plan, target) in missing.plans.iter_mut().zip(self.targets.iter()) {
+                plan.promote.retain(|promotion| !target.was_served(promotion.window));
             }
             self.promote_planned(&missing.plans, None);
             if self.control.now() >= end {
@@ -154,7 +157,9 @@ impl Loop<'_> {
     /// Promotes window after window, until all are done or the observation has reached the age `until`, and the next
     /// scan is due.
     fn promote_planned(&mut self, plans: &[Plan], until: Option<Duration>) {
-        let turns = policy::share_turns(plans);
+        let mut turns = policy::share_turns(plans);
+        // A window that a fork has split may soon be split again.
+        turns.sort_by_key(|(index, promotion)| self.targets[*index].was_served(promotion.window));
         let planned = turns.len() as u64;
         let mut rest = Duration::ZERO;
         for (done, (index, promotion)) in (1..).zip(turns) {
