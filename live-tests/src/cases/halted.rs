@@ -2,6 +2,7 @@
 //! accesses that could not be.
 
 use std::io::BufRead as _;
+use std::os::unix::process::ExitStatusExt as _;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -11,6 +12,8 @@ use rustix::process::Signal;
 
 use super::command::{json, masu, said};
 use super::programs::{Running, TIME_LIMIT, python};
+use super::run::Folder;
+use super::run_local::{Talking, memory_checker, paged};
 use super::{Outcome, no_automatic_huge_pages};
 use crate::host::{Host, LiveTest, tests};
 use crate::target_process::{Backing, TargetProcess};
@@ -22,6 +25,8 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     attach_says_it_judges_nothing_and_goes_on_later [PageFrames, RemoteAdvice, HugePageModes];
     pages_and_stat_say_it [PageFrames, HugePageModes];
     a_program_under_run_that_is_stopped_is_named [Python];
+    a_paged_program_that_is_halted_goes_on_and_loses_nothing [PagerLibrary, UserFaults, CPrograms];
+    a_paged_program_that_is_halted_ends_by_a_signal_once_it_runs [PagerLibrary, UserFaults, CPrograms];
 };
 
 fn signal(pid: Pid, signal: Signal) -> Outcome {
@@ -139,6 +144,71 @@ fn a_program_under_run_that_is_stopped_is_named(_: &Host) -> Outcome {
     let pid = line.split_ascii_whitespace().nth(2).ok_or("no process")?;
     signal(pid.parse()?, Signal::CONT)?;
     assert_eq!(run.said()?.code(), 0);
+    Ok(())
+}
+
+/// A paged program that works for `seconds` on eight times its local memory.
+fn working(folder: &Folder, seconds: &str) -> Result<Talking, libtest_mimic::Failed> {
+    let mut talking = Talking::start(paged(&["--local", "2MiB"], &[&memory_checker(folder)?, "16", seconds])?)?;
+    talking.hears("rest")?;
+    talking.says()?;
+    talking.hears("full")?;
+    talking.says()?;
+    std::thread::sleep(Duration::from_millis(100));
+    Ok(talking)
+}
+
+/// In the middle of faults and of I/O: the program alone, its masu alone, both by their terminal, and by the freezer.
+fn a_paged_program_that_is_halted_goes_on_and_loses_nothing(host: &Host) -> Outcome {
+    let folder = Folder::make("halted-paged")?;
+    let talking = working(&folder, "4")?;
+    let (program, server) = (Pid(talking.program), Pid(talking.masu()));
+    for round in 0..8 {
+        let (halted, stop) = [(program, Signal::STOP), (server, Signal::STOP)][round % 2];
+        signal(halted, stop)?;
+        until_state(host, halted, &['T'])?;
+        std::thread::sleep(Duration::from_millis(if round == 0 { 1500 } else { 50 }));
+        signal(halted, Signal::CONT)?;
+        std::thread::sleep(Duration::from_millis(17));
+    }
+    super::run_local::signal(-server.0, libc::SIGTSTP)?;
+    until_state(host, program, &['T'])?;
+    until_state(host, server, &['T'])?;
+    super::run_local::signal(-server.0, libc::SIGCONT)?;
+    for halted in [program, server] {
+        let freezer = Freezer::of(halted)?;
+        std::thread::sleep(Duration::from_millis(100));
+        drop(freezer);
+    }
+    let said = talking.ends()?;
+    assert_eq!((said.code(), said.out.as_str()), (0, "right\n"), "{said:?}");
+    assert!(said.err.contains("is stopped by a signal") && said.err.contains("kill -CONT"), "{said:?}");
+    Ok(())
+}
+
+/// SIGTERM to masu. It waits in the kernel for a program that is stopped or frozen, as without masu.
+fn a_paged_program_that_is_halted_ends_by_a_signal_once_it_runs(host: &Host) -> Outcome {
+    let folder = Folder::make("halted-paged-end")?;
+    for is_frozen in [false, true] {
+        let mut talking = working(&folder, "60")?;
+        let (program, server) = (Pid(talking.program), Pid(talking.masu()));
+        let freezer = if is_frozen {
+            Some(Freezer::of(program)?)
+        } else {
+            signal(program, Signal::STOP)?;
+            until_state(host, program, &['T'])?;
+            None
+        };
+        signal(server, Signal::TERM)?;
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(talking.masu.try_wait()?.is_none(), "masu ended before its program");
+        drop(freezer);
+        if !is_frozen {
+            signal(program, Signal::CONT)?;
+        }
+        let said = talking.ends()?;
+        assert_eq!(said.status.signal(), Some(libc::SIGTERM), "frozen {is_frozen}: {said:?}");
+    }
     Ok(())
 }
 

@@ -60,8 +60,35 @@ struct Outage {
 struct Wait {
     /// Begin of its failure: other calls may be answered all the while, by a Cluster that lost a part.
     since: Instant,
+    /// Time that the limit counts.
+    silence: Silence,
     /// Number of answers seen.
     answered: u64,
+}
+
+/// Time without an answer, for the limit. Between two looks is at most one pause and one attempt, together less than the
+/// limit. After a longer time masu itself was stopped or frozen (Ctrl-Z, a freezer): it did not ask, and the time begins
+/// anew. Once in a wait: an attempt may also take that long by itself, in a search for the server's address.
+struct Silence {
+    since: Instant,
+    looked: Instant,
+    began_anew: bool,
+}
+
+impl Silence {
+    fn since(begin: Instant) -> Silence {
+        Silence { since: begin, looked: begin, began_anew: false }
+    }
+
+    /// Its duration at this look.
+    fn look(&mut self, now: Instant, limit: Option<Duration>) -> Duration {
+        let without_look = now.saturating_duration_since(self.looked);
+        if !self.began_anew && limit.is_some_and(|limit| without_look > limit + limit / 8) {
+            (self.since, self.began_anew) = (now, true);
+        }
+        self.looked = now;
+        now.saturating_duration_since(self.since)
+    }
 }
 
 impl Patient {
@@ -118,7 +145,7 @@ impl Patient {
         let mut outage = self.outage();
         outage.waiting += 1;
         outage.since.get_or_insert(since);
-        Wait { since, answered: outage.answered }
+        Wait { since, silence: Silence::since(since), answered: outage.answered }
     }
 
     /// Removes a call that was answered, `well` or not, or given up.
@@ -145,8 +172,9 @@ impl Patient {
             return Err(reason.clone());
         }
         let silent = wait.since.elapsed();
-        if self.patience.limit.is_some_and(|limit| silent >= limit) {
-            let reason = gave_up(error, silent);
+        let counted = wait.silence.look(Instant::now(), self.patience.limit);
+        if self.patience.limit.is_some_and(|limit| counted >= limit) {
+            let reason = gave_up(error, counted);
             outage.given_up = Some(reason.clone());
             self.changed.notify_all();
             return Err(reason);
@@ -162,7 +190,7 @@ impl Patient {
         }
         // Not beyond the limit: an attempt then is the last one.
         let left =
-            self.patience.limit.map_or(pause, |limit| limit.saturating_sub(silent).max(Duration::from_millis(1)));
+            self.patience.limit.map_or(pause, |limit| limit.saturating_sub(counted).max(Duration::from_millis(1)));
         let waits = |outage: &mut Outage| outage.given_up.is_none() && outage.answered == wait.answered;
         let waited = self.changed.wait_timeout_while(outage, pause.min(left), waits);
         let outage = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -431,6 +459,35 @@ mod tests {
         assert_eq!(said.len(), 2, "{said:?}");
         assert!(said[0].starts_with("store redis://flaky does not answer since 0.0s: connection refused; the program"));
         assert!(said[1].starts_with("store redis://flaky is back after 0."), "{said:?}");
+    }
+
+    #[test]
+    fn a_time_in_which_masu_could_not_ask_is_no_silence_of_the_store() {
+        let (limit, begin) = (Duration::from_secs(8), Instant::now());
+        let at = |seconds| begin + Duration::from_secs(seconds);
+        let looks = |times: &[u64]| {
+            let mut silence = Silence::since(begin);
+            times.iter().map(|time| silence.look(at(*time), Some(limit)).as_secs()).collect::<Vec<_>>()
+        };
+        assert_eq!(looks(&[4, 8]), [4, 8]);
+        // Stopped for a minute in an attempt, and in a pause.
+        assert_eq!(looks(&[60, 64, 68]), [0, 4, 8]);
+        assert_eq!(looks(&[4, 64, 72]), [4, 0, 8]);
+        // Attempts that take that long by themselves.
+        assert_eq!(looks(&[60, 120]), [0, 60]);
+        assert_eq!(Silence::since(begin).look(at(60), None).as_secs(), 60);
+    }
+
+    #[test]
+    fn a_connection_that_was_closed_while_masu_was_stopped_is_made_anew() {
+        let script = |_, attempt| {
+            if attempt == 1 {
+                std::thread::sleep(Duration::from_millis(200));
+            }
+            attempt > 1
+        };
+        let (store, _) = scripted(script, HASTY);
+        put(&store).unwrap();
     }
 
     #[test]
