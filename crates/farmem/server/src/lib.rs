@@ -11,4 +11,5 @@ pub mod report;
 pub mod serve;
 pub mod sites;
 pub mod store;
+pub mod thrash;
 pub mod unpaged;

@@ -82,6 +82,11 @@ impl Observation {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Time since its begin.
+    pub fn age(&self) -> Duration {
+        self.begun.elapsed()
+    }
+
     /// Copy of the results so far.
     pub fn observed(&self) -> Observed {
         self.state().observed.clone()

@@ -83,6 +83,11 @@ pub struct Counted {
 }
 
 impl Counted {
+    /// Time that threads have waited for pages, in seconds.
+    pub fn waited_s(counters: &Counters<'_>) -> f64 {
+        counters.get(Counter::StallTicks) as f64 * seconds_of_a_tick(counters)
+    }
+
     /// Reads a program's counters.
     pub fn of(process: u32, counters: &Counters<'_>, learned: &Learned, observed: Observed) -> Counted {
         let get = |counter| counters.get(counter);
@@ -90,11 +95,17 @@ impl Counted {
         let pages = |counter| Bytes(get(counter).saturating_mul(PAGE_BYTES));
         let touched = pages(Counter::TouchedPagesPeak);
         let local = Counted::local(counters);
+        let working_set = WorkingSet::of(process, &observed.name, &learned.what_if, local, touched);
         Counted {
             process,
-            working_set: WorkingSet::of(process, &observed.name, &learned.what_if, local, touched),
+            faults_at_double: programs::at_most(
+                learned.what_if.at_double(),
+                Bytes(local.0.saturating_mul(2)),
+                working_set.as_ref(),
+            ),
+            working_set,
             backend: None,
-            stall_s: get(Counter::StallTicks) as f64 * seconds_of_a_tick(counters),
+            stall_s: Counted::waited_s(counters),
             local,
             paged: touched,
             peak_resident: pages(Counter::PeakFrames),
@@ -116,7 +127,6 @@ impl Counted {
             sites: sites::of(learned, process, &observed),
             sections: sites::sections(learned, &observed.history),
             faults_at_half: learned.what_if.at_half(),
-            faults_at_double: learned.what_if.at_double(),
             profile: None,
             name: observed.name,
             unpaged: observed.unpaged,

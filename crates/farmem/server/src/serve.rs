@@ -34,8 +34,9 @@ use crate::at_once::{self, AtOnce, Crowd, Peak};
 use crate::background::{BatchError, Worker};
 use crate::observation::Observation;
 use crate::profile::{Folder, Profile};
-use crate::report::Counted;
+use crate::report::{Counted, WorkingSet};
 use crate::store::{GetRun, Location, PAGE_BYTES, PutRun, Say, Store};
+use crate::thrash::{Reading, Thrash};
 
 mod fitting;
 mod not_begun;
@@ -358,6 +359,7 @@ struct Program {
     segment: SharedMemory,
     layout: Layout,
     observation: Observation,
+    thrash: Mutex<Thrash>,
     profile: Option<Profile>,
 }
 
@@ -469,6 +471,7 @@ impl Program {
         if let Some(crowd) = crowd.filter(|crowd| common.says_all || matches!(crowd, Crowd::TooMuch(_))) {
             (common.say)(&crowd.text());
         }
+        self.look_for_thrash(&counters, common);
         let queue = Bytes(local.0 / 8);
         let unpaged = self.observation.look(|| self.learned(), queue).filter(|unpaged| unpaged.is_much(local));
         if let Some(unpaged) = unpaged
@@ -480,6 +483,20 @@ impl Program {
                 self.process
             ));
         }
+    }
+
+    /// Says once that the program spends its time on waiting for pages.
+    fn look_for_thrash(&self, counters: &Counters<'_>, common: &Common) {
+        let reading = Reading {
+            at: self.observation.age(),
+            waited_s: Counted::waited_s(counters),
+            faults_stored: counters.get(Counter::FaultsStored),
+        };
+        let Some(thrashed) = locked(&self.thrash).look(reading) else { return };
+        let (name, local) = (self.observation.observed().name, Counted::local(counters));
+        let touched = Bytes(counters.get(Counter::TouchedPagesPeak).saturating_mul(PAGE_BYTES as u64));
+        let set = WorkingSet::of(self.process, &name, &self.learned().what_if, local, touched);
+        (common.say)(&thrashed.text(&name, self.process, set.as_ref(), local, touched));
     }
 
     /// Serves its requests until it ends.

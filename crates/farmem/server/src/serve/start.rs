@@ -1,6 +1,7 @@
 //! Start of a program's service: the handshake, and the threads that serve it.
 
 use std::os::fd::AsFd;
+use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -160,6 +161,7 @@ fn begin(program: &Proven, common: &Common, layer: u32, is_first: bool) -> Resul
         segment,
         layout,
         observation: Observation::begin(*peer),
+        thrash: Mutex::default(),
         profile: None,
     };
     Ok(Some(program))

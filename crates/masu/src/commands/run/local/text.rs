@@ -79,12 +79,7 @@ fn traffic(report: &Report, to: &mut impl Write) -> Result<()> {
 fn advice(report: &Report, to: &mut impl Write) -> Result<()> {
     if let Some(set) = &report.working_set {
         let who = if report.processes > 1 { format!("{} ({})", set.program, set.process) } else { "it".to_owned() };
-        let (bytes, mib, faults, now) = (set.bytes, set.local_bytes.0 >> 20, set.faults, set.faults_now);
-        writeln!(
-            to,
-            "  {who} goes round in {bytes}; with --local {mib}MiB it would fault about {faults} times from the store \
-             instead of {now} times"
-        )?;
+        writeln!(to, "  {who} {}", set.text())?;
     }
     let at_once = report.at_once;
     if at_once.programs > 1 {
