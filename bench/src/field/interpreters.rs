@@ -162,8 +162,11 @@ require 'digest'
 fibers = 200.times.map { |i| Fiber.new { s = ''.b; 60.times { |r| s << ((i + r) % 256).chr * 4096; Fiber.yield }; Digest::SHA256.hexdigest(s) } }
 out = {}; while out.size < fibers.size do fibers.each_with_index { |f, i| next if out[i]; v = f.resume; out[i] = v if v.is_a?(String) }; GC.start if out.empty? && rand < 0.05 end
 puts Digest::SHA256.hexdigest(out.sort.map(&:last).join); puts (1..300_000).map(&:to_s).sort.each_slice(1000).map(&:first).join(',').size
-puts `printf child`; t = 4.times.map { |n| Thread.new { (1..200_000).sum { |v| v * n } } }; p t.map(&:value)
+t = 4.times.map { |n| Thread.new { (1..200_000).sum { |v| v * n } } }; p t.map(&:value)
 "#;
+
+const RUBY_CHILDREN: &str = r#"a = (1..600_000).map { |i| "line #{i * 7 % 1000003}" }; puts a.sort.each_slice(1000).map(&:first).join.size
+puts 8.times.map { |i| `printf #{i}` }.join; puts IO.popen(%w[cat], 'r+') { |io| io.write(a.first(9)); io.close_write; io.read }"#;
 
 const PERL: &str = r#"my %h; my $s = 1; for (1..700000) { $s = $s * 48271 % 2147483647; push @{$h{$s % 90000}}, $s; }
 my $t = 0; for my $k (sort { $a <=> $b } keys %h) { $t = ($t * 31 + $k + scalar @{$h{$k}}) % 1000000007; } print "$t\n"; my $b = join ",", sort { $a <=> $b } map { $_ * 7 % 1000003 } 1..400000; print length($b), "\n"; print `echo child`;"#;
@@ -291,6 +294,19 @@ pub const ENTRIES: &[Entry] = &[
         version: "ruby --version",
         command: &["ruby", "-e", RUBY],
         local: "48MiB",
+        ..BATCH
+    },
+    Entry {
+        name: "Ruby, children",
+        needs: &["ruby"],
+        packages: "ruby",
+        version: "ruby --version",
+        command: &["ruby", "-e", RUBY_CHILDREN],
+        local: "48MiB",
+        apart: &[(
+            Feature::Local,
+            Apart::LeftOut("it forks with more than its local memory, and fork fails with ENOMEM"),
+        )],
         ..BATCH
     },
     Entry {

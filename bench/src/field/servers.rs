@@ -19,7 +19,9 @@ h = hashlib.sha256(); x = 1
 for i in range(25000):
     x = x * 48271 % 2147483647
     ask(b'SET', b'k%d' % (x % 20000), b'%d' % x * 150)
-    if i % 9000 == 5000: print(ask(b'BGSAVE'))
+    if i % 9000 == 5000:
+        while b'rdb_bgsave_in_progress:1' in ask(b'INFO', b'persistence'): time.sleep(0.02)
+        print(ask(b'BGSAVE'))
 for i in range(20000): h.update(ask(b'GET', b'k%d' % i) or b'-')
 print(h.hexdigest(), ask(b'DBSIZE'))
 END";
