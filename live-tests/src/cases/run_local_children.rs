@@ -24,6 +24,7 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     programs_that_cannot_be_paged_run_as_children_and_are_counted [UserFaults, CCompiler, Make];
     a_program_that_puts_a_filter_on_itself_is_served_no_more [UserFaults, CCompiler];
     the_memory_of_a_paged_peer_is_read_or_refused_and_never_wrong [UserFaults, CCompiler];
+    open_mpi_sends_between_paged_programs_and_prints_no_refusal [UserFaults];
     limits_of_the_program_are_its_own [UserFaults, Python];
 };
 
@@ -294,6 +295,51 @@ fn the_memory_of_a_paged_peer_is_read_or_refused_and_never_wrong(_: &Host) -> Ou
         assert_eq!((said.code(), said.out.as_str()), (0, out), "{options:?}: {said:?}");
         let notes = report.read()?["notes"].to_string();
         assert!(notes.contains("memory (process_vm_readv, process_vm_writev) was refused once"), "{notes}");
+    }
+    Ok(())
+}
+
+/// Two ranks exchange 8 MiB, of which each has 4 MiB local.
+const RANKS: &str = r#"
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+enum { WORDS = 1 << 20 };
+int main(int count, char **list) {
+    int rank, wrong = 0;
+    MPI_Init(&count, &list);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    unsigned long *to = malloc(WORDS * 8), *from = malloc(WORDS * 8);
+    for (unsigned long word = 0; word < WORDS; word++) to[word] = word * 2 + rank, from[word] = 0;
+    MPI_Sendrecv(to, WORDS, MPI_UNSIGNED_LONG, 1 - rank, 0, from, WORDS, MPI_UNSIGNED_LONG, 1 - rank, 0,
+                 MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    for (unsigned long word = 0; word < WORDS; word++) wrong |= from[word] != word * 2 + 1 - rank;
+    MPI_Finalize();
+    if (!wrong) puts("right");
+    return wrong;
+}
+"#;
+
+/// Each rank under a masu of its own, and both under one; the peer's pages in a file, and behind masu.
+fn open_mpi_sends_between_paged_programs_and_prints_no_refusal(_: &Host) -> Outcome {
+    let folder = Folder::make("local-ranks")?;
+    if ["mpicc", "mpirun"].iter().any(|name| Command::new(name).arg("--version").output().is_err()) {
+        println!("SKIP: Open MPI is not installed");
+        return Ok(());
+    }
+    let program = compile(&folder, "mpicc", "ranks", RANKS, &[])?;
+    let launcher = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2"];
+    for options in [&["--local", "4MiB"][..], &["--local", "4MiB", "--seal"]] {
+        let inner = paged(options, &[&program])?;
+        let mut each = Command::new(launcher[0]);
+        each.args(&launcher[1..]).arg(inner.get_program()).args(inner.get_args());
+        each.envs(inner.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        let both = paged(options, &[&launcher[..], &[&program]].concat())?;
+        for mut run in [each, both] {
+            let said = said(&mut run)?;
+            assert_eq!((said.code(), said.out.as_str()), (0, "right\nright\n"), "{options:?}: {said:?}");
+            assert!(!said.err.contains("errno"), "{options:?}: {said:?}");
+        }
     }
     Ok(())
 }
