@@ -110,8 +110,6 @@ pub struct Target {
 pub struct Missing {
     /// Windows that can be promoted now.
     pub plan: Plan,
-    /// Windows that could be, and wait because others split them soon after their last promotion.
-    pub split_again: Vec<Promotion>,
     /// Hot windows that never were huge, beyond noise.
     pub never: u64,
     /// Windows that were huge and were split by others (a fork), beyond noise.
@@ -248,15 +246,22 @@ impl Target {
     }
 
     /// Measures the windows that wait for a reason that may pass, and those of masu that others may have split. A
-    /// shared window is free for a promotion when its sharing has ended; other reasons are tried if `all`.
+    /// shared window is free for a promotion when its sharing has ended; other reasons are tried if `all`. The wait of
+    /// windows that others split soon (`policy::repeat`) does not count: the caller's time is bounded.
     ///
     /// # Errors
     /// `Gone` when the process ended.
     pub fn missing(&mut self, all: bool) -> Result<Missing, Error> {
         let waiting: BTreeMap<Window, Refusal> = self.refusals.may_pass().collect();
-        let torn: Vec<Window> = self.huge.promoted().map(|(window, ..)| window).collect();
+        let is_hot = |window: &Window| {
+            let view = self.windows().binary_search_by_key(window, |view| view.window).ok();
+            view.is_some_and(|at| policy::is_hot(&self.windows()[at], self.settings))
+        };
+        let split_by_others = self.huge.split_by_others().filter(is_hot);
+        let torn = self.huge.promoted().map(|(window, ..)| window).chain(split_by_others);
+        let all_windows: BTreeSet<Window> = waiting.keys().copied().chain(torn).collect();
         let (mut missing, mut never, mut split) = (Missing::default(), 0_u64, 0_u64);
-        for window in waiting.keys().copied().chain(torn) {
+        for window in all_windows {
             let Some(state) = self.process.program().state(window)? else { return Ok(Missing::default()) };
             if state.huge {
                 self.refusals.remove(window);
@@ -277,9 +282,7 @@ impl Target {
                 let (hot, walks) =
                     view.map_or((Pages(0), Rate::ZERO), |at| (self.windows()[at].hot, self.windows()[at].walks));
                 let cost = policy::cost(state.resident);
-                let is_due = self.huge.may_promote(window);
-                let list = if is_due { &mut missing.plan.promote } else { &mut missing.split_again };
-                list.push(Promotion { window, cost, walks, hot, resident: state.resident });
+                missing.plan.promote.push(Promotion { window, cost, walks, hot, resident: state.resident });
             }
         }
         let noise = policy::noise(self.windows().len() as u64, self.settings);

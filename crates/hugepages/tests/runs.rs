@@ -585,16 +585,3 @@ fn a_clock_that_jumps_by_an_hour_harms_nothing() {
     let run = carry_out(sleeping);
     assert_eq!(run.targets[0].totals.demoted, 0);
 }
-
-#[test]
-fn a_window_that_forks_split_soon_is_promoted_ever_later_and_another_at_once() {
-    let split_every = |ms: u64, seconds| {
-        let mut forking = watched(vec![dense()], seconds);
-        forking.events = (1..seconds * 1000 / ms).map(|n| after(n * ms, 0, Change::Split)).collect();
-        let run = carry_out(forking);
-        (run.targets[0].totals.promoted, refused(&run.targets[0]))
-    };
-    let (promoted, refused) = split_every(200, 60);
-    assert!((2..=8).contains(&promoted) && refused.iter().all(|(why, _)| *why == Refusal::SplitAgain), "{refused:?}");
-    assert_eq!(split_every(60_000, 600), (10, vec![]));
-}

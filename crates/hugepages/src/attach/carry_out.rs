@@ -6,7 +6,7 @@ use std::time::Duration;
 use access::estimate;
 
 use super::{Doing, Loop};
-use crate::policy::{self, Plan, Promotion};
+use crate::policy::{self, Plan};
 use crate::rate_limiter::RateLimiter;
 use crate::target::{Missing, Phase, Target};
 
@@ -30,8 +30,6 @@ struct AllMissing {
     torn: u64,
     /// A plan for each program: the windows that can be promoted now.
     plans: Vec<Plan>,
-    /// Further windows of each, which wait because others split them soon after their last promotion.
-    split_again: Vec<Vec<Promotion>>,
 }
 
 impl Loop<'_> {
@@ -92,15 +90,11 @@ impl Loop<'_> {
             if self.is_cut_short() || missing.never + missing.torn == 0 {
                 return;
             }
-            let is_pause = missing.plans.iter().any(|plan| !plan.promote.is_empty())
-                || missing.split_again.iter().any(|windows| !windows.is_empty());
+            let is_pause = missing.plans.iter().any(|plan| !plan.promote.is_empty());
             let spent = at.saturating_sub(begun);
             let is_last = spent >= wait + WAIT_FOR_THE_END || (spent >= wait && was_shared && is_pause);
             if is_last {
-                for (plan, split_again) in missing.plans.iter_mut().zip(missing.split_again) {
-                    plan.promote.extend(split_again);
-                    plan.promote.truncate(PROMOTED_AT_THE_END);
-                }
+                missing.plans.iter_mut().for_each(|plan| plan.promote.truncate(PROMOTED_AT_THE_END));
             }
             self.promote_planned(&missing.plans, None);
             if is_last {
@@ -122,7 +116,6 @@ impl Loop<'_> {
             });
             (sum.never, sum.torn) = (sum.never + missing.never, sum.torn + missing.torn);
             sum.plans.push(missing.plan);
-            sum.split_again.push(missing.split_again);
         }
         sum
     }

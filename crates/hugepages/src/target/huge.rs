@@ -67,6 +67,14 @@ impl HugeWindows {
         self.repeats.get(&window).is_none_or(|repeats| repeats.may_promote(self.now))
     }
 
+    /// Windows that are not huge and wait, because others split them soon after their last promotion.
+    pub fn split_by_others(&self) -> impl Iterator<Item = Window> + '_ {
+        let waits = |(window, repeats): &(&Window, &Repeats)| {
+            !repeats.may_promote(self.now) && !self.windows.contains_key(*window)
+        };
+        self.repeats.iter().filter(waits).map(|(window, _)| *window)
+    }
+
     /// Forbids splits of windows that masu did not promote, or allows them.
     pub fn split_own_only(&mut self, own_only: bool) {
         self.own_only = own_only;
