@@ -233,10 +233,10 @@ impl Streams {
         self.fetch(files, now)?;
         self.report_streams(files, now, events);
         let mut due = self.queue.due(now);
-        due.retain(|due| !self.keeps(files, due, now));
         let passed = |due: &Due| is_passed(&self.followed, &self.read_ahead, due);
         due.iter_mut().for_each(|due| due.may_page_out = passed(due));
-        due.extend(self.own.due(files, now, passed));
+        due.retain(|due| !self.keeps(files, due, now));
+        due.extend(self.own.due(files, now, |due| is_passed(&self.followed, &self.read_ahead, due)));
         self.drop_due(files, due, now);
         if now >= self.reported.at + LINE_EVERY {
             self.report(now, events);
@@ -244,14 +244,18 @@ impl Streams {
         Ok(())
     }
 
-    /// Keeps passed pages of a command while memory is free: clean ones that no process of it maps.
+    /// Leaves pages where they are for now: those of a mapping that the stream has not passed in order, and, while memory
+    /// is free, a command's clean pages that no process of it maps.
     fn keeps(&mut self, files: &impl KernelFiles, due: &Due, now: Duration) -> bool {
-        let is_wanted = self.keep == Keep::All && (due.attempts, due.writes) == (0, 0) && due.early.is_none();
-        if !is_wanted
-            || due.count() > self.room.0
-            || self.own.is_mapped(files, due, &due.pages, now)
-            || self.dropper.has_unwritten(files, due, now)
-        {
+        if (due.attempts, due.writes) != (0, 0) || due.early.is_some() {
+            return false;
+        }
+        if self.own.is_mapped(files, due, &due.pages, now) {
+            // Pages read ahead and in no page table yet would be dropped, and read again at the next touch.
+            return !due.may_page_out && self.own.hold(files, due, &due.pages, now);
+        }
+        let has_room = self.keep == Keep::All && due.count() <= self.room.0;
+        if !has_room || self.dropper.has_unwritten(files, due, now) {
             return false;
         }
         self.room.0 -= due.count();

@@ -1,6 +1,7 @@
 //! `masu aging --cache`: what the kernel's workers and servers read for a stream, and files behind any mount.
 
 use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,7 +12,7 @@ use units::{Bytes, Pages};
 use super::Outcome;
 use super::command::{masu, said};
 use super::disk_file::DiskFile;
-use super::programs::Running;
+use super::programs::{self, Running};
 use super::run::Folder;
 use crate::host::{Host, LiveTest, tests};
 
@@ -22,6 +23,7 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     a_device_that_is_read_itself_leaves_nothing_behind [LoopDevices];
     a_file_is_found_behind_any_mount_of_its_device [LoopDevices];
     a_server_that_reads_for_the_command_is_named_and_is_included_on_request;
+    a_server_that_forks_for_each_request_is_named_with_the_sum [Python];
     a_program_without_a_connection_to_the_command_is_not_named;
 };
 
@@ -165,6 +167,46 @@ fn a_server_that_reads_for_the_command_is_named_and_is_included_on_request(_: &H
     drop(server);
     // The reader of the server's last round waits for a reader of the FIFO, which never comes.
     fs::OpenOptions::new().read(true).write(true).open(&fifo)?;
+    Ok(())
+}
+
+/// Reads a part of a file for each connection, in a process of its own.
+const FORKING: &str = "
+import os, signal, socket, sys
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+server = socket.create_server(('127.0.0.1', 0))
+print(server.getsockname()[1], flush=True)
+while True:
+    connection, _ = server.accept()
+    if os.fork():
+        connection.close()
+        continue
+    file = open(sys.argv[1], 'rb')
+    file.seek(int(connection.recv(100)))
+    for _ in range(8):
+        connection.sendall(file.read(1 << 20))
+    os._exit(0)
+";
+const ASKING: &str = "
+import socket, sys, time
+for part in range(8):
+    connection = socket.create_connection(('127.0.0.1', int(sys.argv[1])))
+    connection.sendall(b'%d' % (part << 23))
+    while connection.recv(1 << 18): time.sleep(0.01)
+";
+
+/// Each of its processes brings 8 MiB, less than is named alone, and ends.
+fn a_server_that_forks_for_each_request_is_named_with_the_sum(_: &Host) -> Outcome {
+    let of = DiskFile::make("aging-forking", LENGTH)?;
+    let python = programs::python().ok_or("no python3")?.display().to_string();
+    let mut server = Running::start(Command::new(&python).args(["-c", FORKING]).arg(of.path()))?;
+    let mut port = String::new();
+    BufReader::new(server.0.stdout.take().ok_or("no pipe")?).read_line(&mut port)?;
+    let lines = read_beside(&format!("exec {python} -c '{}' {port}", ASKING.replace('\'', "'\\''")))?;
+    let named = format!("process {} (python3", server.pid());
+    let line = lines.lines().find(|line| line.contains(&named)).ok_or_else(|| format!("not named: {lines}"))?;
+    assert!(line.contains("is connected to the streams and brought 64.0 MiB"), "{line}");
+    assert!(line.contains(&format!("`--pid {}` includes it", server.pid())), "{line}");
     Ok(())
 }
 

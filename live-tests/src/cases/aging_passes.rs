@@ -28,6 +28,7 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     what_a_service_reads_again_and_again_stays [MemoryGroups];
     a_server_of_files_warms_up [MemoryGroups, Python];
     a_mapped_stream_leaves_while_it_runs_and_when_it_ends [CCompiler];
+    a_file_that_is_mapped_and_read_at_random_is_read_once [Python];
     a_process_that_outlives_the_command_is_followed_to_its_end;
 };
 
@@ -193,5 +194,32 @@ fn a_process_that_outlives_the_command_is_followed_to_its_end(_: &Host) -> Outco
         (&line["followed"], line["processes"].as_array().is_some_and(|all| !all.is_empty())),
         (&true.into(), true)
     );
+    Ok(())
+}
+
+/// Touches each page of a mapped file once, at random, and prints what that read from the disk.
+const AT_RANDOM: &str = "
+import mmap, random, sys, time
+file = open(sys.argv[1], 'rb')
+map = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+places = list(range(0, len(map), 4096))
+random.Random(5).shuffle(places)
+for n, place in enumerate(places):
+    map[place]
+    if n % 512 == 0: time.sleep(0.1)
+print(next(line for line in open('/proc/self/io') if line.startswith('read_bytes')).split()[1])
+";
+
+/// The kernel reads around each fault: pages that no page table has yet.
+fn a_file_that_is_mapped_and_read_at_random_is_read_once(_: &Host) -> Outcome {
+    let (of, folder) = (DiskFile::make("aging-random", LENGTH)?, Folder::make("aging-random-lines")?);
+    let report = folder.0.join("lines");
+    let python = programs::python().ok_or("no python3")?.display().to_string();
+    let command = [python.as_str(), "-c", AT_RANDOM, &of.path().display().to_string()];
+    let said = Running::start(&mut aging_of(&report, &command)?)?.said()?;
+    assert_eq!((said.code(), said.err.as_str()), (0, ""));
+    let read: u64 = said.out.trim().parse()?;
+    assert!(read * 4 <= LENGTH.bytes().0 * 5, "{read} bytes: {:?}", end_of(&report)?);
+    assert!(pages(&of)? * 100 <= LENGTH.0, "{} pages are left", pages(&of)?);
     Ok(())
 }

@@ -17,6 +17,8 @@ use crate::left_pages::Reason;
 
 /// Insertions of one step after which the next one is early: 8 MiB. A fast stream is far ahead after [`EVERY`].
 const MANY: Pages = Pages(2048);
+/// Servers below servers that are looked for in one step.
+const LAYERS_MAX: u32 = 6;
 /// Interval of reading the insertions of a fast stream.
 const EARLY: Duration = Duration::from_millis(3);
 
@@ -36,8 +38,13 @@ impl Streams {
         let others = self.insertions.fetch_others()?;
         let others = others.into_iter().filter(|insertion| insertion.process != own).collect();
         self.layers.add(now, others, |pid| self.insertions.inserter(pid));
-        for insertion in self.layers.claimed(files, self.dropper.file_systems(), now) {
-            self.take(files, now, insertion);
+        // What a server inserts may be on a file system of the next server.
+        for _ in 0..LAYERS_MAX {
+            let claimed = self.layers.claimed(files, self.dropper.file_systems(), now);
+            if claimed.is_empty() {
+                break;
+            }
+            claimed.into_iter().for_each(|insertion| self.take(files, now, insertion));
         }
         self.layers.look_at_large(files, || self.insertions.member_pids(), now);
         self.count_metadata(files, false);

@@ -32,8 +32,10 @@ const LARGE: Pages = Pages(256);
 const LOOKED_AT_MOST: usize = 4;
 /// Number of processes of the streams, and of a server, whose connections are looked at.
 const CONNECTED_MOST: usize = 64;
-/// Number of processes that are named.
-const NAMED_MOST: usize = 3;
+/// Number of servers that are named.
+const NAMED_MOST: usize = 8;
+/// Number of processes in one step whose server is looked up.
+const SERVERS_MOST: usize = 64;
 /// Age up to which an insertion can still be told to be of a layer.
 const RECENT: Duration = Duration::from_secs(1);
 /// Number of insertions that wait for that.
@@ -57,6 +59,8 @@ pub struct Layers {
     recent: VecDeque<(Duration, Insertion)>,
     /// Processes that inserted pages for the streams lately, the latest last.
     readers: VecDeque<Pid>,
+    /// Devices whose servers were looked for.
+    served: BTreeSet<(u32, u32)>,
 }
 
 #[derive(Debug)]
@@ -209,13 +213,16 @@ impl Layers {
     fn look_at_servers(&mut self, files: &impl KernelFiles, systems: &FileSystems, now: Duration) {
         let served: BTreeSet<(u32, u32)> =
             self.devices.iter().filter(|(_, of)| of.is_of_program).map(|(device, _)| *device).collect();
+        // A server may be known, whose own files are served by another one.
+        let is_new = !served.is_subset(&self.served);
+        self.served.clone_from(&served);
         if served.is_empty() {
             return;
         }
         let recent: BTreeSet<Pid> = self.recent.iter().map(|(_, insertion)| insertion.process).collect();
         for pid in recent {
             let Some(other) = self.others.get_mut(&pid) else { continue };
-            let is_due = other.looked_at.is_none_or(|at| now >= at + LOOK_AGAIN);
+            let is_due = is_new || other.looked_at.is_none_or(|at| now >= at + LOOK_AGAIN);
             if other.is_layer || other.inserter.of_kernel || !is_due {
                 continue;
             }
@@ -230,6 +237,11 @@ impl Layers {
     /// Looks up the servers of large processes while they run, and their connections to the streams' processes: `members`
     /// and those that inserted pages.
     pub fn look_at_large(&mut self, files: &impl KernelFiles, members: impl Fn() -> Vec<Pid>, now: Duration) {
+        // Early, since a server may have a process for each request.
+        let unknown = self.others.iter_mut().filter(|(_, of)| of.first.is_none() && !of.inserter.of_kernel);
+        for (pid, other) in unknown.take(SERVERS_MOST) {
+            other.first = Some(first_of_same_name(files, *pid, &other.inserter.name));
+        }
         let is_due = |of: &Other| of.connections_at.is_none_or(|at| now >= at + LOOK_AGAIN);
         let large = self.others.iter_mut().filter(|(_, of)| {
             of.pages >= LARGE.0 && !of.inserter.of_kernel && !of.is_layer && !of.is_connected && is_due(of)
@@ -238,7 +250,7 @@ impl Layers {
         let ours = OnceCell::new();
         for (pid, other) in large.take(LOOKED_AT_MOST) {
             other.connections_at = Some(now);
-            let first = *other.first.get_or_insert_with(|| first_of_same_name(files, *pid, &other.inserter.name));
+            let first = other.first.unwrap_or(*pid);
             let (followed, ends) = ours.get_or_init(|| {
                 let own = Pid::own();
                 let mut all: Vec<Pid> = members().into_iter().filter(|pid| *pid != own).take(CONNECTED_MOST).collect();
@@ -252,20 +264,27 @@ impl Layers {
                 [*pid, first].into_iter().chain(server).filter(|pid| !followed.contains(pid) && *pid != Pid::own());
             other.is_connected = ends.meet(&ends_of(files, server.take(CONNECTED_MOST)));
         }
+        // What holds for one process of a server holds for the others, also for those that have ended.
+        let connected: BTreeSet<Pid> =
+            self.others.values().filter(|of| of.is_connected).filter_map(|of| of.first).collect();
+        let same = |of: &&mut Other| of.first.is_some_and(|first| connected.contains(&first));
+        self.others.values_mut().filter(same).for_each(|of| of.is_connected = true);
     }
 
-    /// Processes with much that was inserted meanwhile and is not a layer's, the largest first: connected ones, and
-    /// threads of the kernel if a server of files may be among them.
+    /// Servers with much that was inserted meanwhile and is not a layer's, the largest first: connected ones, with the
+    /// sum of their processes, and threads of the kernel if a server of files may be among them.
     pub fn largest(&self) -> Vec<Named> {
-        let named = |(pid, of): (&Pid, &Other)| Named {
-            pid: *pid,
-            name: of.inserter.name.clone(),
-            of_kernel: of.inserter.of_kernel,
-            pages: Pages(of.pages),
-            first: of.first,
-        };
-        let large = self.others.iter().filter(|(_, of)| of.pages >= NAMED_MIN.0 && self.may_serve(of));
-        let mut all: Vec<Named> = large.map(named).collect();
+        let mut servers = BTreeMap::<Pid, Named>::new();
+        for (pid, of) in self.others.iter().filter(|(_, of)| !of.is_layer && self.may_serve(of)) {
+            let (name, of_kernel) = (of.inserter.name.clone(), of.inserter.of_kernel);
+            let new = Named { pid: *pid, name, of_kernel, pages: Pages(0), first: of.first };
+            let server = servers.entry(of.first.unwrap_or(*pid)).or_insert(new);
+            if server.pid != *pid {
+                server.pid = of.first.unwrap_or(*pid);
+            }
+            server.pages.0 += of.pages;
+        }
+        let mut all: Vec<Named> = servers.into_values().filter(|of| of.pages >= NAMED_MIN).collect();
         all.sort_by_key(|of| std::cmp::Reverse(of.pages));
         all.truncate(NAMED_MOST);
         all

@@ -83,7 +83,7 @@ impl WorkingSet {
         gains.then(|| WorkingSet { program: program.clone(), process, bytes, local_bytes, faults, faults_now })
     }
 
-    /// What the program does, and what it would do with enough memory: the end of a sentence.
+    /// The program's round and its cure, as the end of a sentence.
     pub fn text(&self) -> String {
         let WorkingSet { bytes, local_bytes, faults, faults_now, .. } = self;
         format!(
