@@ -25,7 +25,9 @@ pub mod reports {
 
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::LazyLock;
+use std::sync::atomic::AtomicBool;
 
 use clap::{CommandFactory, Parser};
 use linux::Rooted;
@@ -74,6 +76,9 @@ pub fn main() -> ExitCode {
         print::failure(&failure);
         return status_of_misuse();
     }
+    // A file beyond its limit is an error, and no end by SIGXFSZ. A handler, and not SIG_IGN, which programs would
+    // inherit. Without it masu ends there.
+    let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::new(AtomicBool::new(false)));
     // Before any privilege is given up that the program must have.
     if matches!(&args.task, Task::Run(task) if task.local.is_some()) {
         run::local::raise_limits();

@@ -3,6 +3,7 @@
 pub mod clock;
 pub mod events;
 pub mod log;
+pub mod output_file;
 pub mod print;
 pub mod repeat;
 pub mod table;

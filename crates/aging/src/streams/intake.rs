@@ -38,7 +38,7 @@ impl Streams {
         let others = self.insertions.fetch_others()?;
         let others = others.into_iter().filter(|insertion| insertion.process != own).collect();
         self.layers.add(now, others, |pid| self.insertions.inserter(pid));
-        // What a server inserts may be on a file system of the next server.
+        // The files of a server may be on a file system of the next server.
         for _ in 0..LAYERS_MAX {
             let claimed = self.layers.claimed(files, self.dropper.file_systems(), now);
             if claimed.is_empty() {

@@ -264,7 +264,7 @@ impl Layers {
                 [*pid, first].into_iter().chain(server).filter(|pid| !followed.contains(pid) && *pid != Pid::own());
             other.is_connected = ends.meet(&ends_of(files, server.take(CONNECTED_MOST)));
         }
-        // What holds for one process of a server holds for the others, also for those that have ended.
+        // One connected process of a server counts for the others, also for those that have ended.
         let connected: BTreeSet<Pid> =
             self.others.values().filter(|of| of.is_connected).filter_map(|of| of.first).collect();
         let same = |of: &&mut Other| of.first.is_some_and(|first| connected.contains(&first));

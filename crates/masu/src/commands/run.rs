@@ -25,6 +25,7 @@ use crate::launch::child::{Child, Relay, end_as};
 use crate::launch::command::{Loads, NOT_STARTED, NotStarted, find, loads, refuse_privileged};
 use crate::launch::environment;
 use crate::prohibition::{self, Inherited};
+use crate::terminal::output_file::open_to_write;
 use crate::terminal::print::{self, Clean};
 use crate::{HOST, privileges};
 use hot::Hot;
@@ -159,13 +160,11 @@ impl Destination {
 
 /// Opens the report's file before anything is started: a run may take hours.
 fn destination(task: &RunTask) -> Result<Destination, Failure> {
-    let mut opened = File::options();
-    opened.write(true).create(true).truncate(false);
     match task.report.as_deref() {
         None if !task.quiet && print::err().is_terminal() => Ok(Destination::Terminal),
         None => Ok(Destination::Nowhere),
         Some(path) if path == Path::new("-") => Ok(Destination::Terminal),
-        Some(path) => opened.open(path).map(Destination::File).map_err(|error| {
+        Some(path) => open_to_write(path).map(Destination::File).map_err(|error| {
             Failure::new(format!("cannot write the report to {}: {}", path.display(), linux::describe_io(&error)))
                 .remedy("Name a file in a folder that you may write to, or - for standard error.")
         }),

@@ -1,6 +1,6 @@
 //! `masu llc simulate`.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::Write;
 use std::num::NonZero;
 use std::path::Path;
@@ -20,6 +20,7 @@ use crate::Done;
 use crate::args::SimulateTask;
 use crate::failure::Failure;
 use crate::terminal::clock::Stop;
+use crate::terminal::output_file::open_to_write;
 use crate::terminal::print;
 use crate::terminal::table::Table;
 
@@ -76,7 +77,7 @@ struct Figure<'f> {
 
 impl Figure<'_> {
     fn open(name: &Path) -> Result<Figure<'_>, Failure> {
-        let opened = OpenOptions::new().write(true).create(true).truncate(false).open(name);
+        let opened = open_to_write(name);
         Ok(Figure { name, file: opened.map_err(|error| Figure::failed(name, &error))? })
     }
 

@@ -10,7 +10,6 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use farmem::profile::Folder;
@@ -128,9 +127,6 @@ pub fn started(task: &RunTask, local: Local, relay: Relay) -> Result<ExitCode, N
 pub fn raise_limits() {
     open_files::raise();
     file_size::raise();
-    // A file beyond a limit that cannot be raised is an error, and no end by SIGXFSZ. A handler, and not SIG_IGN, which
-    // programs would inherit. Without it masu ends there, as before.
-    let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::new(AtomicBool::new(false)));
 }
 
 /// Closes masu's memory and environment, which hold keys and passwords, to all but root: the program runs as the same
