@@ -152,6 +152,7 @@ pub fn symbol(errno: Errno) -> String {
         Errno::IO => "EIO",
         Errno::NXIO => "ENXIO",
         Errno::TOOBIG => "E2BIG",
+        Errno::FBIG => "EFBIG",
         Errno::BADF => "EBADF",
         Errno::AGAIN => "EAGAIN",
         Errno::NOMEM => "ENOMEM",

@@ -80,7 +80,7 @@ pub fn main() -> ExitCode {
     // inherit. Without it masu ends there.
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::new(AtomicBool::new(false)));
     // Before any privilege is given up that the program must have.
-    if matches!(&args.task, Task::Run(task) if task.local.is_some()) {
+    if matches!(&args.task, Task::Run(_)) {
         run::local::raise_limits();
     }
     let relay = starts_a_program(&args.task).then(Relay::ready);

@@ -12,6 +12,7 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     run_limits requires [Root, MasuCommand, PreloadLibrary, Shell, Python];
     a_program_needs_no_more_than_alone;
     a_child_within_a_limit_is_left_out_and_counted;
+    a_small_limit_of_file_sizes_ends_neither_masu_nor_the_program;
 };
 
 /// Memory, a thread, open files, recursion, a file of its own.
@@ -79,5 +80,17 @@ fn a_child_within_a_limit_is_left_out_and_counted(_: &Host) -> Outcome {
     let said = said(&mut run(&["--report", report.path(), "--json"], &command)?)?;
     assert_eq!((said.code(), said.out.as_str()), (0, "6144 20 0\n"), "{said:?}");
     assert_eq!(report.read()?["left_out"]["within a ulimit -v or -d"], 1);
+    Ok(())
+}
+
+/// masu's shared page is larger than that, and so is no report.
+fn a_small_limit_of_file_sizes_ends_neither_masu_nor_the_program(_: &Host) -> Outcome {
+    let masu = programs::masu().ok_or("no masu")?;
+    for how in ["touch", "hot", "off"] {
+        let line = format!("ulimit -f 1; exec {} run --huge {how} -- /bin/sh -c 'ulimit -f; exit 7'", masu.display());
+        let said = said(Command::new("/bin/sh").args(["-c", &line]))?;
+        // The shell counts in 512 bytes.
+        assert_eq!((said.code(), said.out.as_str()), (7, "1\n"), "{how}: {}", said.err);
+    }
     Ok(())
 }

@@ -30,6 +30,7 @@ use crate::terminal::print::{self, Clean};
 use crate::{HOST, privileges};
 use hot::Hot;
 use report::Report;
+use rustix::io::Errno;
 use watch::{Seen, Wanted, Watch};
 
 /// Time from the start until a program with the library has taken a process slot, however slow its loader.
@@ -79,9 +80,20 @@ fn started(task: &RunTask, relay: Relay) -> Result<ExitCode, NotStarted> {
     destination.empty();
     let wanted = wanted(task, &mut served, !matches!(destination, Destination::Nowhere));
     privileges::keep_for_run(task, served.how, wanted.report)?;
-    let memory = watch::new_status_page()?;
+    let memory = watch::new_status_page()
+        .map_err(|errno| {
+            let why = match errno {
+                Errno::FBIG => "the limit of file sizes (`ulimit -f`) is below 64 KiB".to_owned(),
+                _ => format!("cannot share memory with the programs: {}", linux::describe(errno)),
+            };
+            let touch = served.how == Huge::Touch;
+            served.how = if touch { Huge::Off } else { served.how };
+            let line = if touch { "runs without huge pages" } else { "not watched" };
+            served.notes.push(format!("{line}: {why}"));
+        })
+        .ok();
     let mut changes = environment::without_ours(|name| std::env::var_os(name));
-    if served.how == Huge::Touch {
+    if let (Huge::Touch, Some(memory)) = (served.how, &memory) {
         let status_page = memory.path();
         let sizes =
             host.as_ref().map_or(Ok(contract::placement::Sizes::NONE), |host| sizes::choose(&task.sizes, host))?;
@@ -117,7 +129,7 @@ fn started(task: &RunTask, relay: Relay) -> Result<ExitCode, NotStarted> {
     let without_slot = (served.how != Huge::Touch).then_some(child.pid);
     // From here on the program runs: a failure becomes a note.
     let mut not_done = |what: &str, error: std::io::Error| served.notes.push(format!("{what}: {error}"));
-    let watch = (served.how != Huge::Off || wanted.report).then(|| {
+    let watch = memory.filter(|_| served.how != Huge::Off || wanted.report).map(|memory| {
         Watch::begin(memory, Wanted { without_slot, ..wanted }).map_err(|error| not_done("not watched", error))
     });
     let watch = watch.and_then(Result::ok);

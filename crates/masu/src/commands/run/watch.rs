@@ -21,8 +21,8 @@ use linux::{Error, Pid, status, thp_permission};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use units::Bytes;
 
-use crate::failure::Failure;
 use crate::{HOST, prohibition};
+use rustix::io::Errno;
 
 /// Time from the start of a process to its first scan for unused memory: shorter processes are not worth one.
 const FIRST_SCAN: Duration = Duration::from_secs(1);
@@ -90,12 +90,9 @@ pub struct Watch {
 }
 
 /// Makes a status page for the programs of this run.
-pub fn new_status_page() -> Result<SharedMemory, Failure> {
-    let size = Bytes::kib(status_page::BYTES as u64 / 1024);
-    let memory = SharedMemory::create(status_page::NAME, size)
-        .map_err(|errno| Failure::new(format!("cannot make a page to share: {}", linux::describe(errno))))?;
-    StatusPage::new(memory.words())
-        .ok_or_else(|| Failure::new("cannot make a page to share: it has the wrong size"))?;
+pub fn new_status_page() -> Result<SharedMemory, Errno> {
+    let memory = SharedMemory::create(status_page::NAME, Bytes::kib(status_page::BYTES as u64 / 1024))?;
+    StatusPage::new(memory.words()).ok_or(Errno::INVAL)?;
     Ok(memory)
 }
 
