@@ -122,6 +122,10 @@ fn a_child_whose_filter_kills_for_madvise_runs_as_alone(_: &Host) -> Outcome {
             let confined = said(&mut run(options, &[&program, how, "echo", "well"])?)?;
             assert_eq!((confined.code(), confined.out.as_str()), (0, "well\n"), "{how} {options:?} {confined:?}");
         }
+        let (mut command, report) = reported(&[], &[&program, how, "echo", "well"], "sandbox")?;
+        assert_eq!(said(&mut command)?.code(), 0);
+        let left_out = &report.read()?["left_out"];
+        assert_eq!(left_out["from their own prctl(PR_SET_NO_NEW_PRIVS) or seccomp on"], Value::from(1), "{left_out}");
     }
     Ok(())
 }

@@ -21,11 +21,13 @@ pub enum LeftOut {
     Privileged = 6,
     /// Within a limit on its address space or data: the library takes some of both.
     Limited = 7,
+    /// It forbids itself new privileges, or puts on a seccomp filter, which may kill for the library's calls.
+    OwnSandbox = 8,
 }
 
 impl LeftOut {
     /// All reasons, by their number.
-    pub const ALL: [LeftOut; 8] = [
+    pub const ALL: [LeftOut; 9] = [
         LeftOut::Sanitizer,
         LeftOut::Static,
         LeftOut::Go,
@@ -34,6 +36,7 @@ impl LeftOut {
         LeftOut::Sandbox,
         LeftOut::Privileged,
         LeftOut::Limited,
+        LeftOut::OwnSandbox,
     ];
 
     /// Words behind a number of programs.
@@ -47,6 +50,7 @@ impl LeftOut {
             LeftOut::Sandbox => "in a sandbox (seccomp)",
             LeftOut::Privileged => "set-uid or set-gid",
             LeftOut::Limited => "within a ulimit -v or -d",
+            LeftOut::OwnSandbox => "from their own prctl(PR_SET_NO_NEW_PRIVS) or seccomp on",
         }
     }
 
@@ -62,6 +66,7 @@ impl LeftOut {
             LeftOut::OtherMachine => "it is a 32-bit program, or one for another kind of processor",
             LeftOut::Sandbox => "it runs in a sandbox (seccomp)",
             LeftOut::Privileged => "it is set-uid or set-gid",
+            LeftOut::OwnSandbox => "it enters a sandbox (PR_SET_NO_NEW_PRIVS, seccomp)",
             LeftOut::Limited => {
                 "its address space or data is limited (ulimit -v, -d), and the library takes some of both"
             }

@@ -21,9 +21,9 @@ pub const BYTES: usize = 64 << 10;
 pub const WORDS: usize = BYTES / size_of::<u32>();
 
 /// Magic number and version of the layout.
-const MAGIC: u32 = u32::from_le_bytes(*b"msu1");
+const MAGIC: u32 = u32::from_le_bytes(*b"msu2");
 
-const HEAD_WORDS: usize = 16;
+const HEAD_WORDS: usize = 32;
 const SLOT_WORDS: usize = 16;
 
 /// Number of slots: processes at a time.
@@ -175,12 +175,12 @@ impl<'a> StatusPage<'a> {
         self.words[REFUSED].load(Relaxed)
     }
 
-    /// Counts a program that was started without the library.
+    /// Counts a program that was started without the library, or is left alone from now on.
     pub fn count_left_out(&self, why: LeftOut) {
         self.words[LEFT_OUT + why as usize].fetch_add(1, Relaxed);
     }
 
-    /// Programs that were started without the library for this reason.
+    /// Programs that were left out for this reason.
     pub fn left_out(&self, why: LeftOut) -> u32 {
         self.words[LEFT_OUT + why as usize].load(Relaxed)
     }
@@ -437,7 +437,7 @@ mod tests {
         page.count_left_out(LeftOut::Privileged);
         page.count_left_out(LeftOut::Privileged);
         let counted: Vec<u32> = LeftOut::ALL.iter().map(|why| page.left_out(*why)).collect();
-        assert_eq!(counted, [1, 0, 0, 0, 0, 0, 2, 0]);
+        assert_eq!(counted, [1, 0, 0, 0, 0, 0, 2, 0, 0]);
         assert_eq!((page.processes(), page.slots_in_use().count()), (0, 0));
     }
 

@@ -25,6 +25,7 @@ mod state;
 
 use core::ffi::{c_int, c_long, c_void};
 
+use contract::image::LeftOut;
 use contract::placement::{self, Request, Size};
 use contract::status_page::Kind;
 
@@ -274,6 +275,9 @@ pub unsafe extern "C" fn prctl(operation: c_int, a: usize, b: usize, c: usize, d
 /// Leaves a program alone that is about to enter a sandbox.
 fn before_sandbox(operation: c_int) {
     if matches!(operation, libc::PR_SET_NO_NEW_PRIVS | libc::PR_SET_SECCOMP) {
+        if let (true, Some(page)) = (STATE.is_acting(), STATE.status_page()) {
+            page.count_left_out(LeftOut::OwnSandbox);
+        }
         STATE.stop();
         heap::stop();
     }
