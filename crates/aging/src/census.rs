@@ -4,6 +4,7 @@
 //! The frames show everything but code, which is found in the page tables of all processes. For a set of processes, the
 //! page tables give the amounts, and the frames only the LRU list.
 
+mod accessed;
 mod code;
 pub mod files;
 mod frame_set;
@@ -25,11 +26,12 @@ use linux::kpagecgroup::GroupTable;
 use linux::kpageflags::FrameTable;
 use linux::probe::Known;
 use linux::zoneinfo::{Zone, zoneinfo};
-use linux::{Error, KernelFiles, NotRead, Pid, Untrusted, lru_gen, pagemap, smaps, stat, status, vmstat};
+use linux::{Error, KernelFiles, NotRead, Pid, Untrusted, lru_gen, pagemap, stat, status, vmstat};
 use serde::{Deserialize, Serialize};
 use units::{Bytes, Pages, cast};
 
 use crate::class::{Class, Rest};
+use accessed::Accessed;
 use code::Code;
 use frame_set::FrameSet;
 use memory::Memory;
@@ -70,7 +72,7 @@ pub struct Census {
     pub processes_not_read: u64,
     /// Processes that could not be read, by reason.
     pub not_read: Vec<NotRead>,
-    /// Processes too large to read their accessed bits: their data counts as idle by the kernel's list alone.
+    /// Processes too large to read their accessed bits: their memory counts as idle by the kernel's list alone.
     pub too_large: u64,
     /// masu runs in a pid namespace: processes outside of it are invisible, and their code counts as read-only data.
     pub in_pid_namespace: bool,
@@ -109,8 +111,8 @@ pub struct OfClass {
     pub active_bytes: Known<Bytes>,
     /// On the inactive list.
     pub inactive_bytes: Known<Bytes>,
-    /// The next to be evicted: on the inactive list, and for data without the pages that the page tables show as accessed
-    /// since the kernel last looked. The kernel would activate those.
+    /// The next to be evicted: on the inactive list, without the pages that the page tables show as accessed since the
+    /// kernel last looked. The kernel would activate those.
     pub idle_bytes: Known<Bytes>,
     /// On neither list, because it is unevictable.
     pub locked_bytes: Bytes,
@@ -322,38 +324,6 @@ fn in_pid_namespace(files: &impl KernelFiles) -> bool {
     files.inode("proc/self/ns/pid").is_ok_and(|inode| inode != INITIAL)
 }
 
-/// Data of processes that their page tables show as accessed since the kernel last looked.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Accessed {
-    bytes: Bytes,
-    too_large: u64,
-}
-
-impl Accessed {
-    /// Size from which on a process is not read: `smaps` takes some 10 ms a GiB under the mmap lock.
-    const LARGE: Bytes = Bytes::gib(8);
-
-    /// Reads the processes with data. One that cannot be read has nothing accessed.
-    fn of(files: &impl KernelFiles, processes: &[OfProcess]) -> Accessed {
-        let mut found = Accessed::default();
-        for process in processes.iter().filter(|process| process.data_bytes > Bytes(0)) {
-            if process.data_bytes > Accessed::LARGE {
-                found.too_large += 1;
-                continue;
-            }
-            let details = smaps::details(files, process.pid).unwrap_or_default();
-            let of_data = details.iter().filter(|detail| detail.mapping.inode == 0);
-            found.bytes += of_data.map(|detail| detail.referenced.min(detail.anonymous)).sum();
-        }
-        found
-    }
-
-    fn leave_out(self, classes: Vec<OfClass>) -> Vec<OfClass> {
-        let of = |of: OfClass| if of.class == Class::Data { of.without_accessed(self.bytes) } else { of };
-        classes.into_iter().map(of).collect()
-    }
-}
-
 impl Census {
     fn of(classes: Vec<OfClass>, mut processes: Vec<OfProcess>) -> Census {
         processes.sort_by_key(|process| (std::cmp::Reverse(process.resident()), process.pid));
@@ -429,40 +399,6 @@ mod tests {
         assert!(in_pid_namespace(&FakeKernel::new().file("proc/self/ns/pid", "")));
         // Kernel without namespaces.
         assert!(!in_pid_namespace(&FakeKernel::new()));
-    }
-
-    #[test]
-    fn data_that_the_page_tables_show_as_accessed_is_not_idle() {
-        let smaps = "10000000-20000000 rw-p 0 00:00 0 \nRss: 300 kB\nPss: 300 kB\nReferenced: 200 kB\n\
-            Anonymous: 300 kB\nAnonHugePages: 0 kB\nSwap: 0 kB\nLocked: 0 kB\n\
-            30000000-40000000 r--p 0 08:01 7 /lib.so\nRss: 90 kB\nPss: 90 kB\nReferenced: 90 kB\n\
-            Anonymous: 0 kB\nAnonHugePages: 0 kB\nSwap: 0 kB\nLocked: 0 kB\n";
-        let kernel = FakeKernel::new().file("proc/7/smaps", smaps);
-        let of = |pid, data_bytes| OfProcess {
-            pid: Pid(pid),
-            name: "x".into(),
-            code_bytes: Bytes(0),
-            read_only_bytes: Bytes(0),
-            data_bytes,
-            shared_bytes: Bytes(0),
-            major_faults: 0,
-        };
-        let accessed = Accessed::of(&kernel, &[of(7, Bytes::kib(300)), of(8, Bytes::gib(9)), of(9, Bytes::kib(4))]);
-        assert_eq!(accessed, Accessed { bytes: Bytes::kib(200), too_large: 1 });
-        let class = |class| OfClass {
-            class,
-            bytes: Bytes::kib(300),
-            active_bytes: Known::Value(Bytes(0)),
-            inactive_bytes: Known::Value(Bytes::kib(300)),
-            idle_bytes: Known::Value(Bytes::kib(300)),
-            locked_bytes: Bytes(0),
-            lazily_freed_bytes: Bytes(0),
-            error_bound_bytes: Bytes(0),
-            refaults: Known::Value(0),
-        };
-        let left = accessed.leave_out(vec![class(Class::Data), class(Class::Cache)]);
-        let idle = left.iter().map(|of| of.idle_bytes.value().copied()).collect::<Vec<_>>();
-        assert_eq!(idle, [Some(Bytes::kib(100)), Some(Bytes::kib(300))]);
     }
 
     #[test]

@@ -295,6 +295,11 @@ fn data_in_use_is_not_idle(_: &Host) -> Outcome {
     }
     let (all, idle) = (amount(data, "bytes"), amount(data, "idle_bytes"));
     assert!(all >= 32e6 && idle <= 4e6, "{data}");
+    let shared = process.map(Backing::SharedAnonymous, 16)?;
+    process.write(shared.all(), 7)?;
+    let report = json(&["census", "--json", "--exact", &process.pid().to_string()])?;
+    let shared = of_class(&report, "shared");
+    assert!(amount(shared, "bytes") >= 32e6 && amount(shared, "idle_bytes") <= 4e6, "{shared}");
     Ok(())
 }
 

@@ -331,7 +331,7 @@ fn print(
         writeln!(out, "{line}")?;
     }
     if census.too_large > 0 {
-        let line = "processes of more than 8 GiB: their data is active or idle by the kernel's list alone";
+        let line = "processes of more than 8 GiB: their memory is active or idle by the kernel's list alone";
         writeln!(out, "{} {line}", census.too_large)?;
     }
     print_processes(out, &census.processes)?;

@@ -32,7 +32,6 @@ pub(super) fn serve(program: &Proven, common: &Common, is_first: bool) {
             if has_begun {
                 let counted = program.counted(common);
                 common.note(|served| served.counted.push(counted));
-                locked(&common.at_once).ended(layer);
             }
             // All processes that could read there have ended, or are other programs now: each of them held the
             // connection.
@@ -78,6 +77,8 @@ fn work_in_threads(program: &Program, connection: &Connection, common: &Common, 
             // A program that has died meanwhile is counted like any other.
             let _ = connection.send(&bytes_of(&Go { profiles }.message()), &[]);
             program.work(connection, common);
+            // Before the work that is left here: the next program may have begun.
+            locked(&common.at_once).ended(program.layer);
         }
         drop(ends);
         while let Some(doorbell) = program.doorbell()

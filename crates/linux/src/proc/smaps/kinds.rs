@@ -106,7 +106,7 @@ fn kind_of(detail: &Detail, in_memory: &impl Fn((u32, u32)) -> bool) -> Option<K
 }
 
 /// Whether the name is one that the kernel gives to shared memory.
-fn is_shared_memory(mapping: &Mapping) -> bool {
+pub fn is_shared_memory(mapping: &Mapping) -> bool {
     const NAMES: [&[u8]; 4] = [b"/memfd:", b"/SYSV", b"/dev/zero", b"/dev/shm/"];
     let path = mapping.path.bytes();
     NAMES.iter().any(|name| path.starts_with(name))
