@@ -255,7 +255,7 @@ impl Streams {
             return !due.may_page_out && self.own.hold(files, due, &due.pages, now);
         }
         let has_room = self.keep == Keep::All && due.count() <= self.room.0;
-        if !has_room || self.dropper.has_unwritten(files, due, now) {
+        if !has_room || !self.dropper.may_wait(files, due) {
             return false;
         }
         self.room.0 -= due.count();

@@ -135,12 +135,16 @@ impl Dropper {
         result
     }
 
-    /// True if some of the pages must be written before they can be dropped, or this is not known.
-    pub fn has_unwritten(&mut self, files: &impl KernelFiles, due: &Due, now: Duration) -> bool {
-        match self.open(files, due.file, now) {
-            Ok(Some(file)) => state_of(&file, &due.pages).map_or(true, |of| of.dirty.0 + of.writeback.0 > 0),
-            Ok(None) | Err(_) => true,
-        }
+    /// True if the pages can be dropped later, too: they are clean, and the file can be opened when its readers have
+    /// ended (of btrfs only a file that is open already).
+    pub fn may_wait(&mut self, files: &impl KernelFiles, due: &Due) -> bool {
+        let FileId { device, inode, generation } = due.file;
+        let opened = match block_device::of_inode(files, device, inode) {
+            Some(itself) => self.open_device(files, itself).ok(),
+            None => self.file_systems.open(files, &[], Numbers { device, inode, generation }).ok().flatten(),
+        };
+        let is_clean = |of: CacheStat| of.dirty.0 + of.writeback.0 == 0;
+        opened.is_some_and(|file| state_of(&file, &due.pages).is_ok_and(is_clean))
     }
 
     /// `None` for a deleted file. A refusal names the device.
