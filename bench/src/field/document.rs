@@ -90,7 +90,7 @@ mod tests {
     fn each_test_that_the_document_names_exists() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let mut tests = String::new();
-        sources(&root.join("live-tests/src/cases"), &mut tests);
+        ["live-tests/src/cases", "crates"].iter().for_each(|folder| sources(&root.join(folder), &mut tests));
         let text = fs::read_to_string(root.join("docs/field.md")).unwrap();
         let (situations, programs) = text.split_once("## Programs").unwrap();
         assert!(programs.contains(BEGIN) && programs.contains(END));
