@@ -15,6 +15,7 @@ use rustix::process::Signal;
 use super::Outcome;
 use super::command::masu;
 use super::programs::{Running, Said};
+use super::redis::wait_until;
 use super::run::{Folder, Result, run};
 use crate::host::{Host, LiveTest, tests};
 use crate::target_process::{Backing, TargetProcess};
@@ -111,7 +112,7 @@ fn a_command_that_only_reports_ends_with_its_reader(_: &Host) -> Outcome {
         &["llc", "shared"],
         &["llc", "shared", "--watch", "100ms"],
         &["aging", "--mapped", "100", "--pid", &pid, "--dry-run"],
-        &["aging", "--cache", "0", "--dry-run", "--", "true"],
+        &["aging", "--cache", "0", "--dry-run", "--", "/proc/self/exe"],
         &["facts"],
     ];
     for task in tasks {
@@ -158,9 +159,10 @@ fn tracking_goes_on_without_its_reader(_: &Host) -> Outcome {
             let mut command = masu()?;
             command.arg("track").arg("--socket").arg(&socket).args(json);
             let mut running = start(&mut command, to)?;
+            wait_until("the tracker listens", || socket.exists())?;
             // The first line is lost at the start.
             std::thread::sleep(std::time::Duration::from_millis(300));
-            assert!(running.0.try_wait()?.is_none() && socket.exists(), "{why}: it ended");
+            assert!(running.0.try_wait()?.is_none(), "{why}: it ended");
             running.signal(Signal::TERM)?;
             goes_on(&running.said()?, "masu track", why);
         }
