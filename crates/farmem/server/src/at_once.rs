@@ -11,11 +11,22 @@ use units::Bytes;
 /// Programs at the same time.
 #[derive(Debug, Default)]
 pub struct AtOnce {
-    /// Local memory that each may have, and the memory that it has, by its layer.
-    now: BTreeMap<u32, (Bytes, Bytes)>,
+    /// Programs by their layer.
+    now: BTreeMap<u32, One>,
     peak: Peak,
     is_said: bool,
     is_crowd_said: bool,
+}
+
+/// One program.
+#[derive(Clone, Copy, Debug)]
+pub struct One {
+    /// Process, if masu sees it.
+    pub process: Option<Pid>,
+    /// Local memory that it may have.
+    pub local: Bytes,
+    /// Memory that it has.
+    pub resident: Bytes,
 }
 
 /// Peaks of the sums over all programs that run at the same time.
@@ -66,15 +77,17 @@ impl Crowd {
 
 impl AtOnce {
     /// Takes the figures of a program; `room` is the memory that all may have. Returns what is to be said, once each.
-    pub fn is(&mut self, layer: u32, local: Bytes, resident: Bytes, room: Option<Bytes>) -> Option<Crowd> {
-        self.now.insert(layer, (local, resident));
-        let sum = |of: fn(&(Bytes, Bytes)) -> Bytes| {
-            Bytes(self.now.values().map(of).fold(0, |sum, bytes| bytes.0.saturating_add(sum)))
-        };
+    ///
+    /// A program's end is noticed late, when the next one may run already: `has_ended` tells.
+    pub fn is(&mut self, layer: u32, one: One, room: Option<Bytes>, has_ended: impl Fn(Pid) -> bool) -> Option<Crowd> {
+        self.now.retain(|_, other| !other.process.is_some_and(&has_ended));
+        self.now.insert(layer, one);
+        let sum =
+            |of: fn(&One) -> Bytes| Bytes(self.now.values().map(of).fold(0, |sum, bytes| bytes.0.saturating_add(sum)));
         let now = Peak {
             programs: self.now.len() as u64,
-            local_bytes: sum(|(local, _)| *local),
-            resident_bytes: sum(|(_, resident)| *resident),
+            local_bytes: sum(|one| one.local),
+            resident_bytes: sum(|one| one.resident),
         };
         let peak = &mut self.peak;
         peak.programs = peak.programs.max(now.programs);
@@ -108,16 +121,30 @@ mod tests {
     #[test]
     fn the_sum_of_programs_at_the_same_time_is_said_once() {
         let (mib, mut all) = (Bytes::mib, AtOnce::default());
-        let room = Some(mib(600));
-        assert_eq!(all.is(0, mib(200), mib(1), room), None);
+        let mut is = |layer, resident| {
+            let one = One { process: Some(Pid(1)), local: mib(200), resident: mib(resident) };
+            all.is(layer, one, Some(mib(600)), |_| false)
+        };
+        assert_eq!(is(0, 1), None);
         let two = Peak { programs: 2, local_bytes: mib(400), resident_bytes: mib(151) };
-        assert_eq!(all.is(1, mib(200), mib(150), room), Some(Crowd::Several(two)));
-        assert_eq!(all.is(2, mib(200), mib(150), room), None);
+        assert_eq!(is(1, 150), Some(Crowd::Several(two)));
+        assert_eq!(is(2, 150), None);
         let four = Peak { programs: 4, local_bytes: mib(800), resident_bytes: mib(451) };
-        assert_eq!(all.is(3, mib(200), mib(150), room), Some(Crowd::TooMuch(four)));
-        assert_eq!(all.is(3, mib(200), mib(199), room), None);
+        assert_eq!(is(3, 150), Some(Crowd::TooMuch(four)));
+        assert_eq!(is(3, 199), None);
         (1..4).for_each(|layer| all.ended(layer));
-        assert_eq!(all.is(4, mib(200), mib(1), room), None);
+        let last = One { process: None, local: mib(200), resident: mib(1) };
+        assert_eq!(all.is(4, last, Some(mib(600)), |_| false), None);
         assert_eq!(all.peak(), Peak { programs: 4, local_bytes: mib(800), resident_bytes: mib(500) });
+    }
+
+    #[test]
+    fn programs_one_after_the_other_are_not_at_once() {
+        let mut all = AtOnce::default();
+        for layer in 1..20_u32 {
+            let one = One { process: Some(Pid(layer.cast_signed())), local: Bytes::gib(1), resident: Bytes(0) };
+            assert_eq!(all.is(layer, one, Some(Bytes::gib(2)), |pid| pid.0 < layer.cast_signed()), None);
+        }
+        assert_eq!(all.peak().programs, 1);
     }
 }

@@ -278,9 +278,8 @@ impl Report {
         let local = most(|program| program.local);
         let refused = count(|program| program.forks_refused);
         if refused > 0 {
-            notes.push(format!(
-                "{refused} forks were refused (ENOMEM): not all of the program fitted into local memory"
-            ));
+            let forks = if refused == 1 { "fork was" } else { "forks were" };
+            notes.push(format!("{refused} {forks} refused (ENOMEM): not all of the program fitted into local memory"));
         }
         for refusal in Refusal::ALL {
             let times = total(programs.iter().map(|program| program.calls_refused[refusal as usize]));

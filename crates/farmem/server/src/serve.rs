@@ -24,13 +24,14 @@ use farmem_engine::units::Learned;
 use linux::describe;
 use linux::message_socket::{Connection, Peer};
 use linux::shared_memory::{self, SharedMemory};
+use linux::stat::stat;
 use rustix::io::Errno;
 use rustix::process::geteuid;
 use rustix::rand::{GetRandomFlags, getrandom};
 use units::Bytes;
 use units::cast::{fits, saturated};
 
-use crate::at_once::{self, AtOnce, Crowd, Peak};
+use crate::at_once::{self, AtOnce, Crowd, One, Peak};
 use crate::background::{BatchError, Worker};
 use crate::observation::Observation;
 use crate::profile::{Folder, Profile};
@@ -467,7 +468,10 @@ impl Program {
         let local = Counted::local(&counters);
         // The program can write any value there.
         let resident = Bytes(counters.get(Counter::ResidentPages).saturating_mul(PAGE_BYTES as u64)).min(local);
-        let crowd = locked(&common.at_once).is(self.layer, local, resident, common.room);
+        let one = One { process: self.peer.pid, local, resident };
+        let has_ended =
+            |pid| stat(&linux::Rooted::host(), pid).map_or_else(|error| error.is_gone(), |of| of.state == 'Z');
+        let crowd = locked(&common.at_once).is(self.layer, one, common.room, has_ended);
         if let Some(crowd) = crowd.filter(|crowd| common.says_all || matches!(crowd, Crowd::TooMuch(_))) {
             (common.say)(&crowd.text());
         }
