@@ -28,7 +28,7 @@ use crate::tools::{finished, on_path};
 /// Options of `masu-bench field`.
 #[derive(Debug, Args)]
 pub struct Options {
-    /// Programs whose name contains this, ignoring case [default: all]; may be repeated
+    /// The program of this name, or those whose name contains it, ignoring case [default: all]; may be repeated
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
     /// Features to run under [default: all]; may be repeated
@@ -58,10 +58,12 @@ fn entries() -> impl Iterator<Item = &'static Entry> {
 /// # Errors
 /// When an output differs, a program cannot be run alone, or we are interrupted.
 pub fn run(session: &Session, options: &Options) -> Result<()> {
-    let wanted = |entry: &&Entry| {
-        let name = entry.name.to_lowercase();
-        options.only.is_empty() || options.only.iter().any(|part| name.contains(&part.to_lowercase()))
+    let fits = |part: &String, entry: &Entry| {
+        let is_name = |entry: &Entry| entry.name.eq_ignore_ascii_case(part);
+        let contains = || entry.name.to_lowercase().contains(&part.to_lowercase());
+        is_name(entry) || (!entries().any(is_name) && contains())
     };
+    let wanted = |entry: &&Entry| options.only.is_empty() || options.only.iter().any(|part| fits(part, entry));
     let chosen: Vec<&Entry> = entries().filter(wanted).collect();
     ensure!(!chosen.is_empty(), "no program has this name; `masu-bench field --list` names all");
     if options.list {

@@ -155,7 +155,7 @@ fn main() {
     println!("{:?} {} {}", sums, tree.len(), tree.values().map(|v| v.len()).sum::<usize>());
 }
 END
-cd $IN && rustc -O -o prog main.rs"#;
+cd $IN && PATH=/usr/bin:$PATH rustc -O -o prog main.rs"#;
 
 const RUBY: &str = r#"
 require 'digest'
@@ -281,7 +281,7 @@ pub const ENTRIES: &[Entry] = &[
         name: "Rust",
         needs: &["rustc"],
         packages: "rustc",
-        version: "rustc --version",
+        version: "PATH=/usr/bin:$PATH rustc --version",
         prepare: RUST,
         command: &["$IN/prog"],
         local: "24MiB",
