@@ -52,7 +52,7 @@ Examples:
 Exit status: 0 done; 1 done in part, each failure printed; 2 not done.
 `masu run` and `masu aging -- COMMAND` return the program's own status.")]
 pub struct Args {
-    /// Log decisions to standard error; given twice, also each promotion
+    /// Log decisions to standard error; given twice, also each single action
     ///
     /// MASU_LOG sets it by crate and level: `MASU_LOG=debug`, `MASU_LOG=linux=trace,hugepages=debug`.
     #[arg(long, global = true, action = clap::ArgAction::Count)]

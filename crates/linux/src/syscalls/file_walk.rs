@@ -50,7 +50,8 @@ pub struct Skipped {
 pub fn walk(folder: &Path, mut visit: impl FnMut(Found) -> ControlFlow<()>) -> Result<Skipped, Error> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = open(folder, flags, Mode::empty())
-        .map_err(|errno| Error::of_host("open", Untrusted::new(folder.as_os_str().as_bytes()), errno))?;
+        // A folder of the user's: its absence says nothing of the kernel.
+        .map_err(|errno| Error::of_process("open", Untrusted::new(folder.as_os_str().as_bytes()), errno))?;
     let mut skipped = Skipped::default();
     let mut folders: Vec<(Vec<u8>, usize)> = vec![(b".".to_vec(), 0)];
     while let Some((path, depth)) = folders.pop() {

@@ -40,6 +40,7 @@ pub fn run(folders: &[PathBuf], json: bool) -> Result<Done, Failure> {
         linux::Error::Unsupported(_) => {
             Failure::new(&error).remedy("The kernel counts the cached pages of a file since Linux 6.5 (cachestat).")
         }
+        error if error.is_gone() => Failure::new(&error).remedy("Name a folder that is there."),
         error => Failure::new(&error),
     })?;
     let mut out = print::out();

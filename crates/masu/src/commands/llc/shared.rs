@@ -332,7 +332,8 @@ fn print_sets(out: &mut impl Write, report: &Report, frames: Frames<'_>) -> Resu
     }
     writeln!(out)?;
     let saved = report.bytes_saved;
-    writeln!(out, "{} frames are merged, for {} pages: {saved} saved", report.merged_frames, report.merged_pages)?;
+    let frames = if report.merged_frames == 1 { "frame is" } else { "frames are" };
+    writeln!(out, "{} {frames} merged, for {} pages: {saved} saved", report.merged_frames, report.merged_pages)?;
     if report.kernel_bytes_saved != saved {
         writeln!(out, "the kernel counts {} on the whole host, {WHY_THE_KERNEL_DIFFERS}", report.kernel_bytes_saved)?;
     }
