@@ -41,10 +41,13 @@ impl Store for Noting {
 }
 
 impl Noting {
+    /// Whether these layers come, each once. Each program has a thread: they come in any order.
     fn comes_to(&self, layers: &[u32]) -> bool {
         let begun = Instant::now();
         while begun.elapsed() < PROMPTLY {
-            if *locked(&self.0) == layers {
+            let mut come = locked(&self.0).clone();
+            come.sort_unstable();
+            if come == layers {
                 return true;
             }
             std::thread::sleep(Duration::from_millis(5));
