@@ -168,6 +168,10 @@ t = 4.times.map { |n| Thread.new { (1..200_000).sum { |v| v * n } } }; p t.map(&
 const RUBY_CHILDREN: &str = r#"a = (1..600_000).map { |i| "line #{i * 7 % 1000003}" }; puts a.sort.each_slice(1000).map(&:first).join.size
 puts 8.times.map { |i| `printf #{i}` }.join; puts IO.popen(%w[cat], 'r+') { |io| io.write(a.first(9)); io.close_write; io.read }"#;
 
+/// Programs that fork with more than their local memory.
+const FORKS: &[(Feature, Apart)] =
+    &[(Feature::Local, Apart::LeftOut("it forks with more than its local memory, and fork fails with ENOMEM"))];
+
 const PERL: &str = r#"my %h; my $s = 1; for (1..700000) { $s = $s * 48271 % 2147483647; push @{$h{$s % 90000}}, $s; }
 my $t = 0; for my $k (sort { $a <=> $b } keys %h) { $t = ($t * 31 + $k + scalar @{$h{$k}}) % 1000000007; } print "$t\n"; my $b = join ",", sort { $a <=> $b } map { $_ * 7 % 1000003 } 1..400000; print length($b), "\n"; print `echo child`;"#;
 
@@ -303,10 +307,7 @@ pub const ENTRIES: &[Entry] = &[
         version: "ruby --version",
         command: &["ruby", "-e", RUBY_CHILDREN],
         local: "48MiB",
-        apart: &[(
-            Feature::Local,
-            Apart::LeftOut("it forks with more than its local memory, and fork fails with ENOMEM"),
-        )],
+        apart: FORKS,
         ..BATCH
     },
     Entry {
@@ -316,10 +317,7 @@ pub const ENTRIES: &[Entry] = &[
         version: "perl -e 'print $^V'",
         command: &["perl", "-e", PERL],
         local: "48MiB",
-        apart: &[(
-            Feature::Local,
-            Apart::LeftOut("it forks with more than its local memory, and fork fails with ENOMEM"),
-        )],
+        apart: FORKS,
         ..BATCH
     },
     Entry {

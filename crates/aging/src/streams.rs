@@ -252,7 +252,7 @@ impl Streams {
         }
         if self.own.is_mapped(files, due, &due.pages, now) {
             // Pages read ahead and in no page table yet would be dropped, and read again at the next touch.
-            return !due.may_page_out && self.own.hold(files, due, &due.pages, now);
+            return !due.may_page_out && self.own.hold_mapped(due, &due.pages);
         }
         let has_room = self.keep == Keep::All && due.count() <= self.room.0;
         if !has_room || !self.dropper.may_wait(files, due) {

@@ -37,13 +37,12 @@ impl Accessed {
             let mut own = BTreeMap::<(Class, (u32, u32), u64), Bytes>::new();
             for detail in smaps::details(files, process.pid).unwrap_or_default() {
                 let mapping = &detail.mapping;
-                let of_object = if mapping.inode == 0 { Bytes(0) } else { detail.rss.saturating_sub(detail.anonymous) };
-                // Written pages of a private mapping are data. Which of the two was accessed is not told.
-                let object = detail.referenced.saturating_sub(detail.anonymous).min(of_object);
                 if mapping.inode == 0 {
                     *found.by_class.entry(Class::Data).or_default() += detail.referenced.min(detail.anonymous);
                     continue;
                 }
+                // Written pages of a private mapping are data, and may be the accessed ones.
+                let object = detail.referenced.saturating_sub(detail.anonymous);
                 let class = if is_shared_memory(mapping) || mounts.is_in_memory(mapping.device) {
                     Class::Shared
                 } else if mapping.permissions.execute {

@@ -99,7 +99,12 @@ impl OwnMappings {
 
     /// Takes pages that a process of the stream maps, until it unmaps them. Returns false for other pages.
     pub fn hold(&mut self, files: &impl KernelFiles, due: &Due, pages: &Range<u64>, now: Duration) -> bool {
-        if self.held_ranges >= HELD_MOST || !self.is_mapped(files, due, pages, now) {
+        self.is_mapped(files, due, pages, now) && self.hold_mapped(due, pages)
+    }
+
+    /// The same for pages that are known to be mapped. Returns false when too many are held.
+    pub fn hold_mapped(&mut self, due: &Due, pages: &Range<u64>) -> bool {
+        if self.held_ranges >= HELD_MOST {
             return false;
         }
         self.held_ranges += 1;

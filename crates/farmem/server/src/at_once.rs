@@ -78,10 +78,11 @@ impl Crowd {
 impl AtOnce {
     /// Takes the figures of a program; `room` is the memory that all may have. Returns what is to be said, once each.
     ///
-    /// A program's end is noticed late, when the next one may run already: `has_ended` tells.
+    /// A program's end is noticed late, when the next one may run already: `has_ended` tells, asked when one begins.
     pub fn is(&mut self, layer: u32, one: One, room: Option<Bytes>, has_ended: impl Fn(Pid) -> bool) -> Option<Crowd> {
-        self.now.retain(|_, other| !other.process.is_some_and(&has_ended));
-        self.now.insert(layer, one);
+        if self.now.insert(layer, one).is_none() {
+            self.now.retain(|known, other| *known == layer || !other.process.is_some_and(&has_ended));
+        }
         let sum =
             |of: fn(&One) -> Bytes| Bytes(self.now.values().map(of).fold(0, |sum, bytes| bytes.0.saturating_add(sum)));
         let now = Peak {

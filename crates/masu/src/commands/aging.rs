@@ -38,7 +38,7 @@ use crate::open::{Purpose, admit, each};
 use crate::priority::Priority;
 use crate::terminal::clock::{Clock, Pause, Stop};
 use crate::terminal::events;
-use crate::terminal::output_file::open_to_write;
+use crate::terminal::output_file::{empty, open_to_write};
 use crate::terminal::print::{self, Clean};
 use crate::terminal::unwritten::Unwritten;
 use crate::{Done, HOST, runtime};
@@ -435,19 +435,11 @@ struct OfLevel {
     high: Level,
 }
 
-/// A device or a pipe has no length.
-fn emptied(file: File) -> std::io::Result<File> {
-    if file.metadata()?.is_file() {
-        file.set_len(0)?;
-    }
-    Ok(file)
-}
-
 impl Out {
     fn open(task: &AgingTask) -> Result<Out, Failure> {
         let to: Option<Box<dyn Write>> = match task.report.as_deref() {
             Some(path) if path != Path::new("-") => {
-                let file = open_to_write(path).and_then(emptied).map_err(|error| {
+                let file = open_to_write(path).and_then(|file| empty(&file).map(|()| file)).map_err(|error| {
                     Failure::new(format!(
                         "cannot write the lines to {}: {}",
                         path.display(),

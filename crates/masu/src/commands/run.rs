@@ -25,7 +25,7 @@ use crate::launch::child::{Child, Relay, end_as};
 use crate::launch::command::{Loads, NOT_STARTED, NotStarted, find, loads, refuse_privileged};
 use crate::launch::environment;
 use crate::prohibition::{self, Inherited};
-use crate::terminal::output_file::open_to_write;
+use crate::terminal::output_file::{empty, open_to_write};
 use crate::terminal::print::{self, Clean};
 use crate::{HOST, privileges};
 use hot::Hot;
@@ -164,8 +164,8 @@ impl Destination {
     /// Empties the file, after the last step that can be refused.
     fn empty(&self) {
         if let Destination::File(file) = self {
-            // A pipe or a terminal has no length.
-            let _ = file.set_len(0);
+            // A failure is one of the report, which is written at the end.
+            let _ = empty(file);
         }
     }
 }

@@ -22,6 +22,14 @@ pub fn open_to_write(path: &Path) -> io::Result<File> {
     Ok(file.into())
 }
 
+/// Removes the content of a file. A device or a pipe has none that lasts.
+///
+/// # Errors
+/// That of ftruncate(2).
+pub fn empty(file: &File) -> io::Result<()> {
+    if file.metadata()?.is_file() { file.set_len(0) } else { Ok(()) }
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::Write;
@@ -49,8 +57,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("report");
         open_to_write(&path).unwrap().write_all(b"old").unwrap();
-        drop(open_to_write(&path).unwrap());
+        let file = open_to_write(&path).unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"old");
+        empty(&file).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"");
+        empty(&File::options().write(true).open("/dev/null").unwrap()).unwrap();
         assert!(open_to_write(folder.path()).is_err());
     }
 }

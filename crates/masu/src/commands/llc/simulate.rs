@@ -20,7 +20,7 @@ use crate::Done;
 use crate::args::SimulateTask;
 use crate::failure::Failure;
 use crate::terminal::clock::Stop;
-use crate::terminal::output_file::open_to_write;
+use crate::terminal::output_file::{empty, open_to_write};
 use crate::terminal::print;
 use crate::terminal::table::Table;
 
@@ -82,9 +82,9 @@ impl Figure<'_> {
     }
 
     fn write(mut self, svg: &str) -> Result<(), Failure> {
-        // A device or a pipe has no length.
-        let cut = if self.file.metadata().is_ok_and(|of| of.is_file()) { self.file.set_len(0) } else { Ok(()) };
-        cut.and_then(|()| self.file.write_all(svg.as_bytes())).map_err(|error| Figure::failed(self.name, &error))
+        empty(&self.file)
+            .and_then(|()| self.file.write_all(svg.as_bytes()))
+            .map_err(|error| Figure::failed(self.name, &error))
     }
 
     fn failed(name: &Path, error: &std::io::Error) -> Failure {
