@@ -18,6 +18,7 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     what_a_library_has_beyond_its_data_is_paged;
     memory_that_is_not_paged_is_named;
     programs_at_once_are_counted_with_their_sum;
+    the_faults_of_all_places_are_all_faults;
     a_program_that_thrashes_is_told_what_is_enough;
     a_report_that_cannot_be_written_leaves_the_status [Shell];
 };
@@ -285,6 +286,40 @@ fn programs_at_once_are_counted_with_their_sum(_: &Host) -> Outcome {
     let at_once = &report["at_once"];
     assert_eq!((number(&at_once["programs"])?, number(&at_once["local_bytes"])?), (3, 12 << 20), "{report}");
     assert_eq!(report["programs"].as_array().map(Vec::len), Some(3), "{report}");
+    Ok(())
+}
+
+/// System calls with arguments in a small mapping, which is not paged, beside memory that is.
+fn the_faults_of_all_places_are_all_faults(_: &Host) -> Outcome {
+    const BESIDE: &str = "
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+int main(void)
+{
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS, null = open(\"/dev/null\", O_WRONLY);
+    size_t bytes = 24 << 20;
+    char *many = mmap(0, bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
+    char *few = mmap(many - 4096, 4096, PROT_READ | PROT_WRITE, flags | MAP_FIXED_NOREPLACE, -1, 0);
+    if (null < 0 || many == MAP_FAILED || few == MAP_FAILED) return 3;
+    for (size_t at = 0; at < bytes; at += 512) {
+        many[at] = 1;
+        if (at % 4096 == 0 && write(null, few, 8) != 8) return 4;
+    }
+    return 0;
+}
+";
+    let folder = Folder::make("local-places")?;
+    let program = compile(&folder, "cc", "beside", BESIDE, &[])?;
+    let (report, _) = reported(&["--local", "8MiB"], &[&program])?;
+    let places = report["sites"].as_array().ok_or("no sites")?;
+    let sum = places.iter().map(|place| number(&place["faults"])).sum::<Result<u64>>()?;
+    assert!(sum > 0 && sum <= number(&report["faults"])?, "{sum}: {report}");
+    let text = said(&mut paged(&["--local", "8MiB", "--report", "-"], &[&program])?)?.err;
+    let faults = text.lines().find_map(|line| line.trim().strip_prefix("faults ")?.split_once(':')?.0.parse().ok());
+    let rows = text.lines().skip_while(|line| !line.ends_with("where")).skip(1);
+    let column = rows.map_while(|row| row.split_whitespace().next()?.parse::<u64>().ok());
+    assert_eq!(Some(column.sum::<u64>()), faults, "{text}");
     Ok(())
 }
 

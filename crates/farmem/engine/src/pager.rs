@@ -322,6 +322,10 @@ impl Pager<'_> {
             }
             Kind::FirstTouch => self.first_touch(machine, units, page, unit)?,
         };
+        if served == Served::NotPaged {
+            // No counter has it: mostly the argument of a system call, in unpaged memory of the chunk.
+            units.was_no_fault(plan.mark);
+        }
         for marker in plan.markers.into_iter().filter(|marker| ![NO_PAGE, touch.address / PAGE_BYTES].contains(marker))
         {
             self.set_marker(machine, marker);

@@ -142,6 +142,15 @@ impl Units<'_> {
         (plan, arrival)
     }
 
+    /// Takes a touch back, after its plan with this mark: the memory is not paged.
+    pub fn was_no_fault(&mut self, mark: u16) {
+        match self.sections {
+            Sections::Auto => self.learned.sites.was_no_fault(mark),
+            Sections::Marked => self.learned.marked.was_no_fault(),
+            Sections::Off => {}
+        }
+    }
+
     fn settings(&self, budget: Budget) -> marked::Settings {
         let max_set_log2 = max_unit_log2(budget).saturating_sub(self.base_log2);
         marked::Settings { base_log2: self.base_log2, max_set_log2, local_pages: budget.frames.into() }

@@ -388,6 +388,35 @@ fn what_does_not_fit_goes_round() {
     }
 }
 
+/// System calls name memory beside the paged one, and the kernel may have mapped a page itself.
+#[test]
+fn the_faults_of_all_places_are_all_faults() {
+    for sections in [Sections::Auto, Sections::Marked] {
+        let memory = Memory::new(2 * CHUNK, 1500);
+        let (mut learned, mut ghosts) = (Box::new(Learned::default()), vec![0; 800]);
+        let mut world = World::new(&memory, &mut learned, &mut ghosts, 600);
+        world.units.sections = sections;
+        world.units.section_begins(3);
+        for round in 0..3 {
+            for page in 0..PAGES {
+                world.run_all_batches();
+                world.access(page, Some(page + round), page % 3 + 2).expect("what was written is read");
+                let beside = Touch { address: address(PAGES + page), write: false, site: 0 };
+                let served = world.pager.touch(&mut world.model, &mut world.units, beside);
+                assert_eq!(served, Ok(Served::NotPaged));
+            }
+        }
+        world.units.section_ends(3, world.pager.budget());
+        let kinds = [Counter::FaultsFirst, Counter::FaultsVictim, Counter::FaultsStored, Counter::FaultsInFlight];
+        let counted: u64 = kinds.map(|counter| world.pager.counters.get(counter)).iter().sum();
+        let learned = &world.units.learned;
+        let sites = learned.sites.known().map(|site| u64::from(site.faults)).sum::<u64>();
+        let marked = learned.marked.known().map(|section| u64::from(section.faults)).sum::<u64>();
+        assert_eq!(sites + marked, counted, "{sections:?}");
+        assert!(learned.sites.known().all(|site| site.site > 1), "memory beside is no place");
+    }
+}
+
 /// They are neither written nor kept, and the rest fits.
 #[test]
 fn pages_of_zeros_leave_room_for_the_others_and_count_as_touched() {

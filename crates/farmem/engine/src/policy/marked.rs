@@ -149,6 +149,13 @@ impl Marked {
         }
     }
 
+    /// Takes back the last count.
+    pub fn was_no_fault(&mut self) {
+        if let Some(faults) = self.faults.get_mut(self.section as usize).filter(|_| self.counting != 0) {
+            *faults = faults.saturating_sub(1);
+        }
+    }
+
     /// The sections that have ended at least once, in the order of their numbers.
     pub fn known(&self) -> impl Iterator<Item = SectionView> + '_ {
         (0..).zip(self.remembered.iter().zip(&self.faults)).filter(|(_, (unit, _))| **unit != 0).map(
@@ -278,8 +285,11 @@ mod tests {
         marked.count_start(3);
         (0..5).for_each(|_| marked.faulted());
         assert_eq!(marked.known().count(), 0);
+        marked.faulted();
+        marked.was_no_fault();
         marked.refresh(3, LOCAL);
         marked.faulted();
+        marked.was_no_fault();
         marked.count_start(256);
         marked.faulted();
         marked.refresh(256, LOCAL);

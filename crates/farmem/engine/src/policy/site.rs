@@ -185,6 +185,14 @@ impl Sites {
         plan
     }
 
+    /// Takes back the count of a fault, whose plan has this mark.
+    pub fn was_no_fault(&mut self, mark: u16) {
+        if let Some(site) = usize::from(mark).checked_sub(1).and_then(|at| self.sites.get_mut(at)) {
+            site.faults = site.faults.saturating_sub(1);
+            site.requests = site.requests.saturating_sub(1);
+        }
+    }
+
     /// Sites that have faulted, in no order: without sites known only from an earlier run.
     pub fn known(&self) -> impl Iterator<Item = SiteView> + '_ {
         self.sites.iter().filter(|site| site.address != 0 && site.faults > 0).map(|site| SiteView {
