@@ -14,22 +14,25 @@
 //! groups and restores lines and tasks. The locks of such a client are taken before the journal's. A record of a client
 //! that this masu does not know is by a newer version: it stays, and the journal with it, for that version.
 //!
+//! After a change the value read back follows in the journal. A setting that has another value at the end, and not the
+//! first either, was changed by another program: it stays, and is named (`left_alone.rs`).
+//!
 //! A journal is a list of lines in JSON. A line without its end was being written when the process died, before the
 //! setting was changed, and is ignored. A journal of an earlier boot, if the directory outlived it, is removed unread.
 //! Earlier versions kept journals in `/run/masu` itself: those are read as well. A journal with another owner is
 //! skipped.
 //!
-//! Cost: a change reads the other journals and waits for the disk once; `/run` is in memory. Side effects: a setting
-//! is restored even if another process changed it meanwhile.
+//! Cost: a change reads the other journals and waits for the disk twice; `/run` is in memory.
 //!
 //! Truth: this file; each setting is described in the file that reads it.
 
 mod client;
 mod file;
 mod left_alone;
+mod replay;
 pub mod runtime_directory;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
@@ -45,6 +48,7 @@ pub use client::{Client, ClientLocks, Record, When};
 use client::{Locks, Tagged};
 use file::{Journal, Line, Writer, append_line, journals_in, new_journal};
 pub use left_alone::LeftAlone;
+pub use replay::{NewerJournal, Replay, Restored, Undone, replay};
 
 /// Settings that this process has changed. Dropping restores them.
 #[derive(Debug)]
@@ -70,50 +74,6 @@ pub struct HostSettings<'f, F: KernelFiles> {
 /// Number of records or lines from which the journal is compacted, and again at each doubling of the remainder.
 /// Bounds the journal of a process that runs for months.
 const COMPACTED_FROM: usize = 64;
-
-/// Result of [`replay`].
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Replay {
-    /// Settings that dead processes had left changed.
-    pub restored: Vec<Restored>,
-    /// Journals with records that only a newer masu can undo. They stay.
-    pub newer: Vec<NewerJournal>,
-}
-
-/// Journal of a dead process with a record of an unknown client.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NewerJournal {
-    /// Its file.
-    pub path: PathBuf,
-    /// Process that wrote it.
-    pub writer: Pid,
-}
-
-/// Result of [`replay`] for one setting that a dead process had left changed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Restored {
-    /// Path of the setting: `sys/kernel/mm/…`.
-    pub path: String,
-    /// Value before the change, and again now.
-    pub value: String,
-    /// Kind of undo.
-    pub undone: Undone,
-    /// Process that had changed it.
-    pub writer: Pid,
-    /// Reason why it could not be restored; `None` if it was. The journal stays for another attempt.
-    pub failure: Option<Error>,
-}
-
-/// Kind of undo.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Undone {
-    /// The old value was written.
-    Written,
-    /// The group was removed.
-    Removed,
-    /// Tasks were moved back to the group.
-    Joined,
-}
 
 /// Mark that identifies an object as masu's at the time of the undo: the content of one file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -230,13 +190,18 @@ impl<'f, F: KernelFiles> HostSettings<'f, F> {
             };
             self.add(UndoRecord::of_setting(path, &old, None))?;
         }
+        let before = self.written.remove(path);
+        if before.is_some() {
+            self.append(&Line::Writing(path.to_owned()))?;
+        }
         let set = write_setting(self.files, path, value);
         match &set {
             // The kernel may have rounded it.
-            Ok(()) => self.written.extend(read_setting(self.files, path).ok().map(|value| (path.to_owned(), value))),
+            Ok(()) => self.know_written(path, read_setting(self.files, path).ok()),
             Err(_) if first_time => self.drop_record(path)?,
-            Err(_) => {}
+            Err(_) => self.know_written(path, before),
         }
+        self.compact()?;
         set
     }
 
@@ -372,10 +337,24 @@ impl<'f, F: KernelFiles> HostSettings<'f, F> {
         Ok(())
     }
 
+    /// Notes the value of a setting after our write. Without it, or its line, the setting is restored whatever its
+    /// value is.
+    fn know_written(&mut self, path: &str, value: Option<String>) {
+        let Some(value) = value else { return };
+        let line = Line::Written(path.to_owned(), value.clone());
+        if self.append(&line).is_ok() {
+            self.written.insert(path.to_owned(), value);
+        }
+    }
+
     fn drop_record(&mut self, key: &str) -> Result<(), Error> {
         self.records.retain(|record| record.key() != key);
         self.written.remove(key);
         self.append(&Line::Restored(key.to_owned()))?;
+        self.compact()
+    }
+
+    fn compact(&mut self) -> Result<(), Error> {
         if self.lines < COMPACTED_FROM.max(4 * self.records.len()) { Ok(()) } else { self.rewrite() }
     }
 
@@ -385,7 +364,9 @@ impl<'f, F: KernelFiles> HostSettings<'f, F> {
         let failed = |error| Error::of_host("write", new.display(), errno(error));
         remove(&new)?; // left by a process that died in this step
         let mut file = new_journal(&new).map_err(failed)?;
-        let lines = [Line::Boot(boot(self.files))].into_iter().chain(self.records.iter().cloned().map(Line::Changed));
+        let written = self.written.iter().map(|(path, value)| Line::Written(path.clone(), value.clone()));
+        let records = self.records.iter().cloned().map(Line::Changed);
+        let lines = [Line::Boot(boot(self.files))].into_iter().chain(records).chain(written);
         self.lines = 0;
         for line in lines {
             append_line(&mut file, &line).map_err(failed)?;
@@ -441,67 +422,6 @@ impl<F: KernelFiles> Drop for HostSettings<'_, F> {
         // Settings that could not be restored are in the journal, for the next start.
         let _ = self.restore();
     }
-}
-
-/// Restores settings that dead processes have left changed, and removes their journals. Journals of living processes
-/// are not touched, nor are settings that one of them has changed as well. `clients` undo their own records. A journal
-/// stays while a restore fails, or it has a record of another client; lines in it then name the records that are done.
-///
-/// # Errors
-/// `Denied` if the directory is not ours alone. A missing directory means that there is nothing to do.
-pub fn replay(files: &impl KernelFiles, directory: &Path, clients: &[&'static dyn Client]) -> Result<Replay, Error> {
-    let mut replay = Replay::default();
-    if !directory.exists() {
-        return Ok(replay);
-    }
-    runtime_directory::private(directory)?;
-    let ended = journals_in(directory, clients)?.into_iter().filter(|journal| !journal.writer.is_alive(files));
-    let to_undo: Vec<UndoRecord> = ended.flat_map(|journal| journal.records).collect();
-    let locks = Locks::take(files, clients, &to_undo);
-    let lock = lock(directory)?;
-    let (living, dead): (Vec<_>, Vec<_>) =
-        journals_in(directory, clients)?.into_iter().partition(|journal| journal.is_alive(files));
-    let this_boot = boot(files);
-    let mut unwritten = Vec::new();
-    for journal in dead {
-        if !journal.is_of_boot(&this_boot) {
-            remove(&journal.path)?;
-            continue;
-        }
-        let (mut done, mut failed) = (BTreeSet::new(), BTreeSet::new());
-        for record in journal.records.iter().rev().filter(|record| !journal.unknown.contains(&record.key())) {
-            let key = record.key();
-            let outcome = match living.iter().any(|other| other.value_of(&key).is_some()) {
-                true => Ok(Outcome::Nothing),
-                false => restore(files, &locks, When::AfterACrash, record),
-            };
-            if outcome != Ok(Outcome::Nothing) {
-                replay.restored.push(Restored {
-                    path: record.path.clone(),
-                    value: record.old.clone(),
-                    undone: record.undone(clients),
-                    writer: journal.writer.pid,
-                    failure: outcome.as_ref().err().cloned(),
-                });
-            }
-            let ended = if outcome.is_ok() { &mut done } else { &mut failed };
-            ended.insert(key);
-        }
-        if !journal.unknown.is_empty() {
-            replay.newer.push(NewerJournal { path: journal.path.clone(), writer: journal.writer.pid });
-        }
-        if failed.is_empty() && journal.unknown.is_empty() {
-            remove(&journal.path)?;
-        } else if let Err(error) = journal.append_restored(done.difference(&failed)) {
-            // No other journal waits for it. The next replay restores these records once more.
-            unwritten.push(error);
-        }
-    }
-    drop((lock, locks));
-    for error in unwritten {
-        tracing::debug!(%error, "restored settings not recorded");
-    }
-    Ok(replay)
 }
 
 /// True for paths that a journal may hold: the kernel's files, so a replay never writes anything else.

@@ -164,7 +164,7 @@ fn starts_a_program_by_its_words(words: impl Iterator<Item = std::ffi::OsString>
 /// Restores settings that an earlier masu changed and did not restore, because it was killed. A setting that is gone,
 /// or belongs to another program by now, is left as it is.
 fn restore_after_crash() {
-    let journal::Replay { restored, newer } =
+    let journal::Replay { restored, left_alone, newer } =
         match journal::replay(&*HOST, Path::new(DIRECTORY), &[linux::resctrl::UNDO]) {
             Ok(replay) => replay,
             // A user who may not read the journals may not restore settings either; root's next start will.
@@ -193,6 +193,9 @@ fn restore_after_crash() {
             None => print::note(format_args!("process {writer} was killed: {done}")),
             Some(error) => print::note(format_args!("process {writer} was killed, and {not_done}: {error}")),
         }
+    }
+    for (writer, left) in left_alone {
+        print::note(format_args!("process {writer} was killed, and its change is not undone: {left}"));
     }
     for journal::NewerJournal { path, writer } in newer {
         print::note(format_args!(

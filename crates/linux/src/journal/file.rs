@@ -1,6 +1,6 @@
 //! `/run/masu/private/<pid>-<start>.journal`: files of the journals that `journal.rs` describes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -23,6 +23,10 @@ pub(super) enum Line {
     /// This setting is about to be changed.
     #[serde(rename = "turned")]
     Changed(UndoRecord),
+    /// This setting, changed before, is about to be changed again.
+    Writing(String),
+    /// Value of this setting after the write, read back.
+    Written(String, String),
     /// This setting (or the part of it behind a `#`) is restored.
     #[serde(rename = "kept")]
     Restored(String),
@@ -61,6 +65,8 @@ pub(super) struct Journal {
     pub(super) writer: Writer,
     pub(super) boot: Option<String>,
     pub(super) records: Vec<UndoRecord>,
+    /// Settings after their last write, by path. One whose write may not have ended is missing.
+    pub(super) written: BTreeMap<String, String>,
     /// Keys of records of clients that this masu does not know.
     pub(super) unknown: BTreeSet<String>,
     /// Length without a torn last line.
@@ -70,15 +76,20 @@ pub(super) struct Journal {
 impl Journal {
     /// Parses lines. Records of clients are not judged yet.
     pub(super) fn parse(writer: Writer, text: &str) -> Journal {
-        let (path, unknown) = (PathBuf::new(), BTreeSet::new());
-        let mut journal = Journal { path, writer, boot: None, records: Vec::new(), unknown, whole_bytes: 0 };
+        let (path, written, unknown) = (PathBuf::new(), BTreeMap::new(), BTreeSet::new());
+        let mut journal = Journal { path, writer, boot: None, records: Vec::new(), written, unknown, whole_bytes: 0 };
         for line in text.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
             match serde_json::from_str(line) {
                 Ok(Line::Boot(id)) => journal.boot = Some(id),
                 Ok(Line::Changed(record)) if !record.tagged.is_empty() || is_setting(&record.path) => {
                     journal.records.push(record);
                 }
-                Ok(Line::Restored(key)) => journal.records.retain(|record| record.key() != key),
+                Ok(Line::Writing(path)) => drop(journal.written.remove(&path)),
+                Ok(Line::Written(path, value)) => drop(journal.written.insert(path, value)),
+                Ok(Line::Restored(key)) => {
+                    journal.written.remove(&key);
+                    journal.records.retain(|record| record.key() != key);
+                }
                 Ok(Line::Changed(_)) | Err(_) => {} // damaged
             }
         }

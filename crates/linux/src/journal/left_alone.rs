@@ -4,7 +4,8 @@
 //! value stays. If several masus write one setting, the value of one that has ended is not another program's: a mark
 //! beside the journals says that there were several, and then the last of them restores the first value.
 
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::{fmt, fs};
 
 use serde::{Deserialize, Serialize};
@@ -49,25 +50,16 @@ impl<F: KernelFiles> HostSettings<'_, F> {
     pub(super) fn is_others(&self, record: &UndoRecord, living: &[&Journal]) -> Option<LeftAlone> {
         let key = record.key();
         let masu = living.iter().find(|other| other.value_of(&key).is_some()).map(|other| other.writer.pid);
-        let found = read_setting(self.files, &record.path).ok();
-        let changed = || {
-            let ours = self.written.get(&record.path).filter(|_| !self.several(&record.path).exists())?;
-            found.as_ref().filter(|found| *found != ours && **found != record.old)
-        };
-        if masu.is_none() && changed().is_none() {
-            return None;
+        if masu.is_none() {
+            return of_another_program(self.files, &self.directory, record, &self.written);
         }
+        let found = read_setting(self.files, &record.path).ok();
         let (path, before) = (format!("/{}", record.path), record.old.clone());
         Some(LeftAlone { path, before, found, restored_by: masu })
     }
 
-    /// File that says that several masus have written this setting: then its value tells nothing about other programs.
-    fn several(&self, path: &str) -> PathBuf {
-        runtime_directory::private_path(&self.directory).join(format!("{SEVERAL}{}", path.replace('/', "-")))
-    }
-
     pub(super) fn mark_several(&self, path: &str) -> Result<(), Error> {
-        let file = self.several(path);
+        let file = several(&self.directory, path);
         let made = fs::write(&file, "");
         made.map_err(|error| Error::of_host("write", file.display(), errno(error)))
     }
@@ -79,4 +71,22 @@ impl<F: KernelFiles> HostSettings<'_, F> {
         // A mark that stays is removed by the next masu that ends.
         several.for_each(|entry| drop(fs::remove_file(entry.path())));
     }
+}
+
+/// The setting of a record, if its value is neither the one `written` nor the one before.
+pub(super) fn of_another_program(
+    files: &impl KernelFiles,
+    directory: &Path,
+    record: &UndoRecord,
+    written: &BTreeMap<String, String>,
+) -> Option<LeftAlone> {
+    let ours = written.get(&record.key()).filter(|_| !several(directory, &record.path).exists())?;
+    let found = read_setting(files, &record.path).ok().filter(|found| found != ours && *found != record.old)?;
+    let (path, before) = (format!("/{}", record.path), record.old.clone());
+    Some(LeftAlone { path, before, found: Some(found), restored_by: None })
+}
+
+/// File that says that several masus have written this setting: then its value tells nothing about other programs.
+fn several(directory: &Path, path: &str) -> PathBuf {
+    runtime_directory::private_path(directory).join(format!("{SEVERAL}{}", path.replace('/', "-")))
 }

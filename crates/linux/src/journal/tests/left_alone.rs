@@ -40,3 +40,44 @@ fn a_setting_that_another_living_masu_restores_is_named() {
     let left: Vec<_> = fs::read_dir(private(&directory)).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["lock"]);
 }
+
+/// A killed process has written these values, and the setting has `present` by now.
+fn replay_after(written: &[&str], present: &str) -> (String, Vec<String>) {
+    let (_run, directory) = run();
+    let kernel = born(kernel(), writer(7));
+    let mut settings = HostSettings::of_writer(&kernel, &directory, writer(7));
+    written.iter().for_each(|value| settings.set(SCAN, value).unwrap());
+    abandon(settings);
+    dies(&kernel, writer(7));
+    kernel.add(SCAN, present);
+    let replay = super::super::replay(&kernel, &directory, &[]).unwrap();
+    assert!(!private(&directory).join("7-1007.journal").exists(), "nothing is left to restore");
+    (kernel.read(SCAN).unwrap(), replay.left_alone.iter().map(|(pid, left)| format!("{pid}: {left}")).collect())
+}
+
+#[test]
+fn a_value_that_another_program_wrote_after_a_crash_stays_and_is_named() {
+    let named = vec![format!("7: /{SCAN} is 300, which another program has written (100 before)")];
+    assert_eq!(replay_after(&["5000"], "300"), ("300".into(), named.clone()));
+    assert_eq!(replay_after(&["1", "2", "5000"], "300"), ("300".into(), named.clone()));
+    // An earlier value of the dead process is another program's too: it was not the last one.
+    assert_eq!(replay_after(&["300", "5000"], "300"), ("300".into(), named));
+    assert_eq!(replay_after(&["1", "2", "5000"], "5000"), ("100".into(), vec![]));
+    // As many changes as make the journal compact.
+    assert_eq!(replay_after(&["1"; 200], "1"), ("100".into(), vec![]));
+    assert_eq!(replay_after(&["1"; 200], "2").0, "2");
+}
+
+#[test]
+fn a_setting_whose_last_write_may_not_have_ended_is_restored_whatever_its_value() {
+    let (_run, directory) = run();
+    let kernel = born(kernel(), writer(7));
+    let mut settings = HostSettings::of_writer(&kernel, &directory, writer(7));
+    settings.set(SCAN, "5000").unwrap();
+    settings.append(&Line::Writing(SCAN.to_owned())).unwrap();
+    kernel.add(SCAN, "rounded");
+    abandon(settings);
+    dies(&kernel, writer(7));
+    assert_eq!(replay(&kernel, &directory).unwrap().len(), 1);
+    assert_eq!(kernel.read(SCAN).unwrap(), "100");
+}
