@@ -103,6 +103,10 @@ pub struct Daemon<W: HostOps> {
     settled: bool,
     /// Masks changed by the kernel: by group the requested and the actual ones.
     adjusted: BTreeMap<String, (Masks, Masks)>,
+    /// Masks and exclusiveness of the groups as masu left them.
+    as_left: BTreeMap<String, (Masks, bool)>,
+    /// Differences from that at the last scan, in words, by group. Each is reported with the step that undoes it.
+    changed_by_others: BTreeMap<String, String>,
     partitions: BTreeMap<Key, WarmPartition>,
     reported: BTreeSet<String>,
     /// Threads that masu has moved, to tell those that another tool moved away.
@@ -160,6 +164,8 @@ impl<W: HostOps> Daemon<W> {
             touched: false,
             settled: false,
             adjusted: BTreeMap::new(),
+            as_left: BTreeMap::new(),
+            changed_by_others: BTreeMap::new(),
             partitions: BTreeMap::new(),
             reported: BTreeSet::new(),
             placed: BTreeSet::new(),
@@ -383,6 +389,7 @@ impl<W: HostOps> Daemon<W> {
         steps.retain(|step| unmanaged_thread(step).is_none_or(|thread| before.contains(&thread)));
         self.touched |= !steps.is_empty();
         let mut moved = MovedTo::default();
+        self.changed_by_others = self.changes_by_others(observed);
         let mut refused = None;
         for step in steps {
             match self.host.apply(&step) {

@@ -151,6 +151,38 @@ impl<W: HostOps> Daemon<W> {
         self.placed.extend(threads);
     }
 
+    /// Differences of the groups from how masu left them, in words that follow a step. A cache that has gone offline
+    /// is none.
+    pub(super) fn changes_by_others(&self, observed: &Observed) -> BTreeMap<String, String> {
+        let change = |(label, (masks, exclusive)): (&String, &(Masks, bool))| {
+            let Some(group) = observed.get(label) else {
+                return Some((label.clone(), ": another tool had removed it".to_owned()));
+            };
+            let differ = group.masks.iter().filter(|(cache, mask)| masks.get(cache).is_some_and(|ours| ours != *mask));
+            let differ: Masks = differ.map(|(cache, mask)| (*cache, *mask)).collect();
+            let words = if !differ.is_empty() {
+                format!(": another tool had set them to {}", shown(&OfCache::all(&differ)))
+            } else if group.exclusive != *exclusive {
+                ": another tool had changed its mode".to_owned()
+            } else {
+                return None;
+            };
+            Some((label.clone(), words))
+        };
+        self.as_left.iter().filter_map(change).collect()
+    }
+
+    /// Notes the state after a step. `found` are the masks read back.
+    fn leave(&mut self, step: &Step, found: Option<Masks>) {
+        match step {
+            Step::Make(label) => drop(self.as_left.insert(label.clone(), (Masks::new(), false))),
+            Step::Remove(label) => drop(self.as_left.remove(label)),
+            Step::Masks(label, _) => self.as_left.entry(label.clone()).or_default().0 = found.unwrap_or_default(),
+            Step::Exclusive(label, exclusive) => self.as_left.entry(label.clone()).or_default().1 = *exclusive,
+            Step::Process(..) | Step::Thread(..) | Step::WarmUp(..) => {}
+        }
+    }
+
     pub(super) fn report_done(
         &mut self,
         step: &Step,
@@ -159,20 +191,22 @@ impl<W: HostOps> Daemon<W> {
         moved: &mut MovedTo,
         events: &mut Vec<Event>,
     ) {
+        let mut found = None;
         if let Step::Masks(label, asked) = step {
             self.adjusted.remove(label);
-            let mut found = asked.clone();
+            let found = found.insert(asked.clone());
             for difference in &done.differences {
                 if let Some(mask) = difference.found.as_ref().and_then(|text| text.parse().ok()) {
                     found.insert(difference.domain, mask);
                 }
             }
-            if found != *asked {
+            if found != asked {
                 let text = |masks: &Masks| shown(&OfCache::all(masks));
-                events.push(Event::Differs { group: name_of(label), asked: text(asked), found: text(&found) });
-                self.adjusted.insert(label.clone(), (asked.clone(), found));
+                events.push(Event::Differs { group: name_of(label), asked: text(asked), found: text(found) });
+                self.adjusted.insert(label.clone(), (asked.clone(), found.clone()));
             }
         }
+        self.leave(step, found);
         match step {
             Step::WarmUp(..) => {} // joins as a thread, as soon as it exists
             Step::Process(label, _, threads) => {
@@ -184,7 +218,8 @@ impl<W: HostOps> Daemon<W> {
                 self.came_from(label, &[*thread].into(), observed, moved);
             }
             Step::Make(_) | Step::Remove(_) | Step::Masks(..) | Step::Exclusive(..) => {
-                events.push(Event::Done { what: step.to_string(), threads: 0, ended: 0, from: Vec::new() });
+                let undone = self.changed_by_others.remove(step.label()).unwrap_or_default();
+                events.push(Event::Done { what: format!("{step}{undone}"), threads: 0, ended: 0, from: Vec::new() });
             }
         }
         if done.unsettled {

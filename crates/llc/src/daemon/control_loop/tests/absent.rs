@@ -115,6 +115,34 @@ fn threads_that_another_tool_moves_away_are_moved_back_with_the_names_of_its_gro
 }
 
 #[test]
+fn changes_of_another_tool_to_groups_are_undone_and_named() {
+    let model = Model::new(2);
+    let mut daemon = daemon(&model, SHARING);
+    daemon.step(at(0)).unwrap();
+    let ways = |label: &str, mask| {
+        let groups = &mut model.0.borrow_mut().kernel.groups;
+        groups.get_mut(label).unwrap().masks.values_mut().for_each(|ways| *ways = WayMask(mask));
+    };
+    let did =
+        |events: Vec<Event>| lines(&events).into_iter().filter(|line| line.starts_with("did ")).collect::<Vec<_>>();
+    ways("", 0xf);
+    ways("web", 0x3);
+    let expected = [
+        "did give the default group ways c00: another tool had set them to f",
+        "did give group masu-web ways f: another tool had set them to 3",
+    ];
+    assert_eq!(did(daemon.step(at(1)).unwrap()), expected);
+    model.0.borrow_mut().kernel.groups.get_mut("shared.shop").unwrap().exclusive = false;
+    let expected = "did make the ways of group masu-shared.shop its own: another tool had changed its mode";
+    assert_eq!(did(daemon.step(at(2)).unwrap()), [expected]);
+    model.0.borrow_mut().kernel.groups.remove("db");
+    let reported = did(daemon.step(at(3)).unwrap());
+    assert_eq!(reported[0], "did make group masu-db: another tool had removed it");
+    assert_eq!(reported[2], "did put 1 process, 2 threads, into group masu-db");
+    assert!(did(daemon.step(at(4)).unwrap()).is_empty());
+}
+
+#[test]
 fn the_default_group_has_its_ways_again_only_if_it_has() {
     for (to, words) in [(None, "its ways"), (Some(WayMask(0xff)), "ways ff, and before masu it had fff")] {
         let model = Model::new(0);
