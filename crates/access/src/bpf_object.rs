@@ -21,6 +21,9 @@ pub fn refused(program: &str, what: &str, error: &libbpf_rs::Error) -> Unavailab
             "the kernel has no type information (/sys/kernel/btf/vmlinux)".to_owned(),
             "Use a kernel built with CONFIG_DEBUG_INFO_BTF=y.",
         ),
+        _ if errno.raw_os_error() == Some(rustix::io::Errno::MFILE.raw_os_error()) => {
+            (format!("{program} cannot {what}: {error} (EMFILE)"), "Raise the limit of open files: `ulimit -n 256`.")
+        }
         _ => (
             format!("{program} cannot {what}: {error} ({errno})"),
             "Use Linux 6.1 or newer with CONFIG_BPF_SYSCALL=y and CONFIG_DEBUG_INFO_BTF=y.",

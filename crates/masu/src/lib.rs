@@ -32,12 +32,13 @@ use std::sync::atomic::AtomicBool;
 use clap::{CommandFactory, Parser};
 use linux::Rooted;
 use linux::journal;
+use linux::open_files;
 use linux::runtime_directory::DIRECTORY;
 
 use args::{Args, Task};
 use commands::{aging, attach, census, completions, facts, llc, pages, run, set, stat, track};
 use failure::Failure;
-use launch::child::Relay;
+use launch::child::{Relay, check_open_files};
 use terminal::{log, print};
 
 /// The running kernel's files, for the life of the command.
@@ -80,8 +81,14 @@ pub fn main() -> ExitCode {
     // inherit. Without it masu ends there.
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::new(AtomicBool::new(false)));
     // Before any privilege is given up that the program must have.
-    if matches!(&args.task, Task::Run(_)) {
-        run::local::raise_limits();
+    match &args.task {
+        Task::Run(_) => run::local::raise_limits(),
+        task if starts_a_program(task) => open_files::raise(),
+        _ => {}
+    }
+    if let Err(failure) = files_of_start(&args.task).map_or(Ok(()), check_open_files) {
+        print::failure(&failure);
+        return status_of_misuse();
     }
     let relay = starts_a_program(&args.task).then(Relay::ready);
     if let Err(failure) = restore_and_keep(&args.task) {
@@ -117,6 +124,17 @@ fn starts_a_program(task: &Task) -> bool {
         Task::Run(_) => true,
         Task::Aging(task) => !task.command.is_empty(),
         _ => false,
+    }
+}
+
+/// Files that masu opens to start its command, and that stay open or are open at the same time. `None` if it starts none.
+fn files_of_start(task: &Task) -> Option<usize> {
+    match task {
+        Task::Run(task) => {
+            let report = usize::from(task.report.is_some());
+            Some(report + if task.local.is_some() { run::local::FILES_OF_START } else { run::FILES_OF_START })
+        }
+        task => starts_a_program(task).then_some(aging::FILES_OF_START),
     }
 }
 

@@ -20,6 +20,7 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     masu_alone_may_have_more_open_files [UserFaults];
     without_session_parameters_a_program_ends_unless_masu_is_gone;
     a_child_within_a_limit_of_its_own_runs_and_is_counted [UserFaults];
+    too_few_open_files_are_named_with_a_number_that_suffices [Shell];
     a_first_program_within_a_limit_of_its_own_runs_unserved [UserFaults];
     programs_that_cannot_be_paged_run_as_children_and_are_counted [UserFaults, CCompiler, Make];
     a_program_that_puts_a_filter_on_itself_is_served_no_more [UserFaults, CCompiler];
@@ -378,6 +379,27 @@ fn limits_of_the_program_are_its_own(_: &Host) -> Outcome {
     Ok(())
 }
 
+/// A start needs some files, and a second program some more. Whatever is missing is named with a limit that suffices.
+fn too_few_open_files_are_named_with_a_number_that_suffices(_: &Host) -> Outcome {
+    const TWO: [&str; 3] = ["/bin/sh", "-c", "/bin/echo one && /bin/echo two"];
+    for files in (4..20).step_by(3).chain([256]) {
+        let plain = super::run::run(&["-q"], &TWO)?;
+        for (run, enough) in [(plain, 9), (paged(&["--local", "4MiB"], &TWO)?, 256)] {
+            let said = said(&mut limited(&format!("-n {files}"), &run))?;
+            if files >= enough {
+                assert_eq!((said.code(), said.out.as_str()), (0, "one\ntwo\n"), "{files}: {said:?}");
+                continue;
+            }
+            let lines: Vec<_> = said.err.lines().collect();
+            let is_named = lines.len() == 2 && lines[0].contains("(EMFILE)") && lines[1].contains("`ulimit -n 256`");
+            let is_refused = said.code() == 125 && said.out.is_empty();
+            let is_left_out = said.code() == 0 && said.out == "one\ntwo\n";
+            assert!(is_named && is_refused || is_left_out, "{files}: {said:?}");
+        }
+    }
+    Ok(())
+}
+
 /// Its own limit bounds its memory: it runs, and masu says that it is not paged.
 fn a_first_program_within_a_limit_of_its_own_runs_unserved(_: &Host) -> Outcome {
     let run = paged(&["--local", "4MiB"], &["/usr/bin/env", "echo", "run"])?;
@@ -385,5 +407,8 @@ fn a_first_program_within_a_limit_of_its_own_runs_unserved(_: &Host) -> Outcome 
     assert_eq!((said.code(), said.out.as_str()), (0, "run\n"), "{said:?}");
     assert!(said.first_line().contains("/usr/bin/env ran as without masu: its own limit"), "{said:?}");
     assert!(said.err.contains("\n    ") && said.err.contains("ulimit -v"), "{said:?}");
+    let report = ["--local", "4MiB", "--report", "-"];
+    let said = super::run::said(&mut limited("-v 200000", &paged(&report, &["/usr/bin/env", "echo", "run"])?))?;
+    assert!(said.err.contains(" s; nothing was paged\n") && !said.err.contains("faults"), "{said:?}");
     Ok(())
 }

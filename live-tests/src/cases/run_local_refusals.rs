@@ -67,6 +67,7 @@ fn stores_that_cannot_be_used_are_refused_with_their_name(_: &Host) -> Outcome {
     for (store, words) in [
         ("file:/no/such/folder", ["file:/no/such/folder", "no such file or directory"]),
         ("file:/etc/passwd", ["file:/etc/passwd", "not a directory"]),
+        ("file:/proc", ["make a file in file:/proc", "no such file or directory"]),
         ("redis://127.0.0.1:1", ["redis://127.0.0.1:1", "connection refused"]),
         ("redis://127.0.0.1:1/name", ["database", "expected a number"]),
         ("ftp://127.0.0.1", ["ftp", "expected file:, redis:// or rediss://"]),

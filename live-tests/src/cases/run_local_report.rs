@@ -349,6 +349,11 @@ int main(void)
     let others = kinds.iter().map(|kind| number(&then[*kind])).sum::<Result<u64>>()?;
     let stored = number(&then["faults"])? - others;
     assert!(stored <= 2 * number(&set["faults"])? + 50, "{stored} with {size}: {report}");
+    // Each of two has its own sentence.
+    let two = format!("{program} & {program} & wait");
+    let options = ["--local", "8MiB", "--unit", "64KiB", "--report", "-"];
+    let text = said(&mut paged(&options, &["/bin/sh", "-c", &two])?)?.err;
+    assert_eq!(text.lines().filter(|line| line.contains(") goes round in ")).count(), 2, "{text}");
     Ok(())
 }
 

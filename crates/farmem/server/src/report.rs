@@ -205,7 +205,8 @@ pub struct Report {
     pub sites: Vec<Site>,
     /// Marked sections, the most faults first.
     pub sections: Vec<Section>,
-    /// Predicted faults on stored pages with other local memory. For half of it this is a rough estimate.
+    /// Predicted faults on stored pages with half and with double the local memory. For half of it this is a rough
+    /// estimate. Empty when nothing was paged.
     pub what_if: Vec<WhatIf>,
     /// Loaded and saved profiles, of the program with the most faults on stored pages. `None` where nothing is saved:
     /// by choice, without a build-id, without `--sections auto`.
@@ -216,7 +217,8 @@ pub struct Report {
     pub programs: Vec<Program>,
     /// Programs at the same time.
     pub at_once: Peak,
-    /// Local memory that would be enough, for the program with the most faults on stored pages.
+    /// Local memory that would be enough, for the program with the most faults on stored pages of all that go round in
+    /// more than they have. Each of `programs` has its own.
     pub working_set: Option<WorkingSet>,
     /// Programs that ran unserved, by reason.
     pub left_out: Vec<LeftOutPrograms>,
@@ -288,6 +290,10 @@ impl Report {
                 notes.push(format!("{} was refused {times}: {}", refusal.name(), refusal.reason()));
             }
         }
+        let what_if = [
+            WhatIf { local_bytes: Bytes(local.0 / 2), faults: count(|program| program.faults_at_half) },
+            WhatIf { local_bytes: Bytes(local.0.saturating_mul(2)), faults: count(|program| program.faults_at_double) },
+        ];
         Report {
             elapsed_s,
             // A sum of no numbers would be -0.
@@ -311,13 +317,7 @@ impl Report {
             transfer_bytes_median: transfer_bytes_median.or_else(|| programs.iter().find_map(|program| program.unit)),
             sites,
             sections,
-            what_if: vec![
-                WhatIf { local_bytes: Bytes(local.0 / 2), faults: count(|program| program.faults_at_half) },
-                WhatIf {
-                    local_bytes: Bytes(local.0.saturating_mul(2)),
-                    faults: count(|program| program.faults_at_double),
-                },
-            ],
+            what_if: if programs.is_empty() { Vec::new() } else { what_if.to_vec() },
             profile: programs
                 .iter()
                 .filter(|program| program.profile.is_some())
@@ -329,6 +329,7 @@ impl Report {
             at_once: Peak::default(),
             working_set: programs
                 .iter()
+                .filter(|program| program.working_set.is_some())
                 .max_by_key(|program| program.faults_stored)
                 .and_then(|program| program.working_set.clone()),
             notes,

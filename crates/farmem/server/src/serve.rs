@@ -41,10 +41,12 @@ use crate::thrash::{Reading, Thrash};
 
 mod fitting;
 mod not_begun;
+mod notices;
 mod start;
 mod unproven;
 
 pub use not_begun::NotBegun;
+use notices::Notices;
 use unproven::Entrance;
 
 /// Time for a program's last message once the run is over; later messages are dropped.
@@ -53,7 +55,7 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Interval of the checks whether the run is over.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Failing handshakes are reported after this time.
+/// Failing handshakes, and programs without a file for their pages, are reported after this time.
 const QUIET: Duration = Duration::from_secs(2);
 
 /// State shared by all programs.
@@ -68,6 +70,9 @@ struct Common {
     /// Whether several programs at once are a notice; otherwise only too many are.
     says_all: bool,
     at_once: Mutex<AtOnce>,
+    /// Notices of programs that thrash, and of programs with much memory that is not paged.
+    thrashing: Notices,
+    unpaged: Notices,
     /// Memory that all programs together may have: of the control group, or of the machine.
     room: Option<Bytes>,
     /// Folder of profiles; `None` for none.
@@ -173,6 +178,8 @@ impl Server {
             say,
             says_all,
             at_once: Mutex::default(),
+            thrashing: Notices::default(),
+            unpaged: Notices::default(),
             room: at_once::room(),
             profiles,
             over: AtomicBool::new(false),
@@ -290,7 +297,7 @@ fn accept_programs(mut entrance: Entrance, common: &Arc<Common>) {
             Err(errno) => {
                 if failing.get_or_insert_with(Instant::now).elapsed() > QUIET {
                     let said = format!("cannot accept programs, which wait for their handshake: {}", describe(errno));
-                    common.say_at_once(said, "Raise the limit of open files (`ulimit -n`).");
+                    common.say_at_once(said, "Raise the limit of open files: `ulimit -n 4096`.");
                     if entrance.leave_one_out() {
                         common.note(|served| served.count(LeftOut::NoService, 1));
                     }
@@ -481,11 +488,12 @@ impl Program {
         if let Some(unpaged) = unpaged
             && let Some(name) = self.observation.name_once()
         {
-            let text = unpaged.text().unwrap_or_default();
-            (common.say)(&format!(
-                "{name} (process {}) has memory that is not paged, on top of --local {local}: {text}",
-                self.process
-            ));
+            let (process, text) = (self.process, unpaged.text().unwrap_or_default());
+            let one = || {
+                format!("{name} (process {process}) has memory that is not paged, on top of --local {local}: {text}")
+            };
+            let line = common.unpaged.next(one, "more programs have memory that is not paged: see the report");
+            line.iter().for_each(|line| (common.say)(line));
         }
     }
 
@@ -500,7 +508,9 @@ impl Program {
         let (name, local) = (self.observation.observed().name, Counted::local(counters));
         let touched = Bytes(counters.get(Counter::TouchedPagesPeak).saturating_mul(PAGE_BYTES as u64));
         let set = WorkingSet::of(self.process, &name, &self.learned().what_if, local, touched);
-        (common.say)(&thrashed.text(&name, self.process, set.as_ref(), local, touched));
+        let one = || thrashed.text(&name, self.process, set.as_ref(), local, touched);
+        let line = common.thrashing.next(one, "more programs thrash: see the report");
+        line.iter().for_each(|line| (common.say)(line));
     }
 
     /// Serves its requests until it ends.

@@ -13,6 +13,8 @@ use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 use std::sync::OnceLock;
 
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Original limit, if it was raised.
@@ -38,6 +40,21 @@ pub fn raise() {
 /// Maximum number of files that this process may have open now.
 pub fn limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+/// Checks that this process can open `count` more files, by opening and closing as many.
+///
+/// # Errors
+/// The number that it can open, and the kernel's answer to the next: `EMFILE` at its limit, `ENFILE` at the machine's.
+pub fn has_free(count: usize) -> Result<(), (usize, Errno)> {
+    let mut files = Vec::with_capacity(count);
+    while files.len() < count {
+        match eventfd(0, EventfdFlags::CLOEXEC) {
+            Ok(file) => files.push(file),
+            Err(errno) => return Err((files.len(), errno)),
+        }
+    }
+    Ok(())
 }
 
 /// Makes `command` start with the original limit.
@@ -66,6 +83,9 @@ mod tests {
         let low = Rlimit { current: Some(100), ..before };
         setrlimit(Resource::Nofile, low).unwrap();
         assert_eq!(limit(), 100);
+        let (free, errno) = has_free(100).unwrap_err();
+        assert!((1..100).contains(&free) && errno == Errno::MFILE, "{free} {errno}");
+        assert_eq!(has_free(free / 2), Ok(()));
         raise();
         assert_eq!(getrlimit(Resource::Nofile).current, before.maximum);
         assert_eq!(soft_limit_of_a_child(), "100\n");

@@ -43,6 +43,9 @@ use crate::terminal::print::{self, Clean};
 use crate::terminal::unwritten::Unwritten;
 use crate::{Done, HOST, runtime};
 
+/// Files that masu opens at most to start a command and to follow its streams, by trial.
+pub const FILES_OF_START: usize = 30;
+
 /// Runs the task. `relay` is given when the task has a command to start.
 pub fn run(task: &AgingTask, relay: Option<Result<Relay, Failure>>) -> ExitCode {
     let answer = match relay {

@@ -33,6 +33,9 @@ use report::Report;
 use rustix::io::Errno;
 use watch::{Seen, Wanted, Watch};
 
+/// Files that masu opens at most to start a program, by trial.
+pub const FILES_OF_START: usize = 6;
+
 /// Time from the start until a program with the library has taken a process slot, however slow its loader.
 const SLOT_WITHIN: Duration = Duration::from_secs(2);
 

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use linux::children_usage::{self, Usage};
 use linux::halted::Looks;
 use linux::signal_detector::SignalDetector;
-use linux::{Pid, describe, file_size, open_files, signals, status};
+use linux::{Pid, describe, describe_io, file_size, open_files, signals, status};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, pidfd_send_signal};
 use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGIO, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGVTALRM, SIGWINCH};
@@ -72,8 +72,13 @@ pub struct Relay {
 
 impl Relay {
     pub fn ready() -> Result<Relay, Failure> {
-        let failed = |error: &dyn std::fmt::Display| Failure::new(format!("cannot pass on signals: {error}"));
-        let ignored = signals::ignored(&*HOST).map_err(|error| failed(&error))?;
+        let failed = |error: &std::io::Error| {
+            let failure = Failure::new(format!("cannot pass on signals: {}", describe_io(error)));
+            let is_limit = error.raw_os_error() == Some(rustix::io::Errno::MFILE.raw_os_error());
+            if is_limit { failure.remedy(MORE_FILES) } else { failure }
+        };
+        let ignored =
+            signals::ignored(&*HOST).map_err(|error| Failure::new(format!("cannot pass on signals: {error}")))?;
         let heard: Vec<i32> = PASSED_ON.into_iter().filter(|signal| !ignored.contains(*signal)).collect();
         // Without the process-group signal detector every signal is passed on, and some arrive twice.
         let detector = SignalDetector::start(&heard).ok();
@@ -201,6 +206,26 @@ impl Child {
     }
 }
 
+/// Remedy where masu has no descriptor left.
+pub const MORE_FILES: &str = "Raise the limit of open files: `ulimit -n 256`.";
+
+/// Refuses a start for which masu's limit of open files is too low, before anything is done. `needed` are the files of
+/// the start of one program.
+pub fn check_open_files(needed: usize) -> Result<(), Failure> {
+    open_files::has_free(needed).map_err(|(free, errno)| {
+        let remedy = match errno {
+            rustix::io::Errno::NFILE => "The machine has no descriptor left (fs.file-max).",
+            _ => MORE_FILES,
+        };
+        let files = if free == 1 { "file" } else { "files" };
+        let line = format!(
+            "cannot start a program: masu needs {needed} open files for it, and can open {free} more {files}: {}",
+            describe(errno)
+        );
+        Failure::new(line).remedy(remedy)
+    })
+}
+
 fn no_thread(error: &std::io::Error) -> Failure {
     Failure::new(format!("cannot start a thread: {error}")).remedy("See `ulimit -u`.")
 }
@@ -219,7 +244,7 @@ fn not_started(name: &OsStr, error: &std::io::Error) -> NotStarted {
     let remedy = match status {
         NOT_FOUND => "The interpreter or the loader that its file names is not there.",
         NOT_STARTED => match errno {
-            rustix::io::Errno::MFILE => "masu has no descriptor left: raise the limit of open files (`ulimit -n`).",
+            rustix::io::Errno::MFILE => MORE_FILES,
             rustix::io::Errno::NFILE => "The machine has no descriptor left (fs.file-max).",
             rustix::io::Errno::AGAIN => {
                 "There are too many processes or threads (`ulimit -u`, pids.max of the control group)."

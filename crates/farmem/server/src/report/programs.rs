@@ -34,6 +34,8 @@ pub struct Program {
     pub stall_s: f64,
     /// Peak of its memory that is not paged; `None` if it was not seen.
     pub not_paged: Option<Unpaged>,
+    /// Local memory that would be enough; `None` for a program that does not go round in more than it has.
+    pub working_set: Option<WorkingSet>,
 }
 
 /// Programs, the most faults on stored pages first, then the largest.
@@ -49,6 +51,7 @@ pub fn of(programs: &[Counted]) -> Vec<Program> {
         faults_stored: of.faults_stored,
         stall_s: of.stall_s,
         not_paged: of.unpaged.clone(),
+        working_set: of.working_set.clone(),
     };
     sorted.into_iter().take(MOST).map(program).collect()
 }

@@ -1,10 +1,10 @@
 //! Start of a program's service: the handshake, and the threads that serve it.
 
-use std::os::fd::AsFd;
-use std::sync::Mutex;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use farmem_engine::handshake::{Go, Message, Ready, SessionParameters};
 use farmem_engine::left_out::LeftOut;
@@ -17,7 +17,7 @@ use units::Bytes;
 use units::cast::index;
 
 use super::unproven::Proven;
-use super::{Common, Ends, NotBegun, Program, bytes_of, fitting, hear, locked, message_of};
+use super::{Common, Ends, LOOK, NotBegun, Program, QUIET, bytes_of, fitting, hear, locked, message_of};
 use crate::background::WORKERS;
 use crate::observation::Observation;
 
@@ -122,7 +122,14 @@ fn begin(program: &Proven, common: &Common, layer: u32, is_first: bool) -> Resul
     };
     // A file that the program writes itself would count for its own limit of file sizes.
     let is_unlimited = identity.limits.file_size == u64::MAX;
-    let direct = if is_unlimited { common.store.direct(layer)? } else { None };
+    let direct = if is_unlimited { own_file(common, layer) } else { Ok(None) };
+    let direct = match direct {
+        Ok(direct) => direct,
+        Err(error) => {
+            common.say_of_store(&error);
+            return left_out(LeftOut::NoService, None);
+        }
+    };
     let layout = Layout::new(index(fitted.most_pages.into()), index(fitted.budget_frames.into()));
     let bytes = Bytes(layout.bytes as u64);
     let segment = SharedMemory::create("masu-segment", bytes).or_else(|errno| match errno {
@@ -166,6 +173,17 @@ fn begin(program: &Proven, common: &Common, layer: u32, is_first: bool) -> Resul
         profile: None,
     };
     Ok(Some(program))
+}
+
+/// File of a program that reads and writes its pages itself. Other programs may end meanwhile, and free descriptors.
+fn own_file(common: &Common, layer: u32) -> Result<Option<Arc<OwnedFd>>, crate::store::Error> {
+    let begun = Instant::now();
+    loop {
+        match common.store.direct(layer) {
+            Err(_) if begun.elapsed() < QUIET && !common.is_over() => std::thread::sleep(LOOK),
+            done => return done,
+        }
+    }
 }
 
 /// Without a thread to serve it, a program runs unserved.

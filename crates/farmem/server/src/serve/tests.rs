@@ -253,3 +253,18 @@ fn a_crowd_that_says_nothing_costs_no_thread_and_no_program_its_turn() {
     comes("who is too many is told so", &|| crowd.iter().filter(|one| one.is_over()).count() >= 600 - 256);
     assert!(crowd.iter().rev().take(100).all(|one| !one.is_over()));
 }
+
+#[test]
+fn a_program_that_masu_has_no_descriptor_for_gets_its_answer_whatever_it_has_sent() {
+    let mut entrance = Entrance::open(1, |name| std::env::var_os(name)).unwrap();
+    let path = entrance.path().expect("a folder takes a socket").to_owned();
+    assert!(!entrance.leave_one_out(), "nobody waits");
+    for has_sent in [false, true] {
+        let connection = Connection::at(std::path::Path::new(&path)).unwrap();
+        if has_sent {
+            connection.send(&bytes_of(&identity(1).message()), &[]).unwrap();
+        }
+        assert!(entrance.leave_one_out());
+        assert_eq!(heard(&connection), LEFT_OUT);
+    }
+}

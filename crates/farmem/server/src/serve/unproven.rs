@@ -119,7 +119,12 @@ impl Entrance {
         let Some(hidden) = &self.hidden else { return false };
         drop(self.spare.take());
         let connection = hidden.accept(Duration::ZERO).ok().flatten();
-        let told = connection.is_some_and(|one| one.send_at_once(&bytes_of(&LEFT_OUT), &[]).is_ok());
+        let mut bytes = [0; size_of::<Message>()];
+        let told = connection.is_some_and(|one| {
+            // The program would get ECONNRESET before the answer if the connection were closed with its message unread.
+            let _ = one.receive_at_once(&mut bytes);
+            one.send_at_once(&bytes_of(&LEFT_OUT), &[]).is_ok()
+        });
         self.spare = spare();
         told
     }

@@ -107,7 +107,7 @@ impl FileStore {
         }
         let made = nameless(&self.directory, layer).map_err(|errno| match errno {
             Errno::NOSPC | Errno::DQUOT => self.full("make a file in".to_owned(), errno),
-            errno => of_directory(&self.name, errno),
+            errno => of_making(&self.name, errno),
         })?;
         let file = Arc::new(made);
         files.insert((layer, part), Arc::clone(&file));
@@ -274,7 +274,14 @@ impl Store for FileStore {
 
     fn direct(&self, layer: u32) -> Result<Option<Arc<OwnedFd>>, Error> {
         // Of a layer in parts the program could not find its pages.
-        if self.part_pages == u64::MAX { self.file(layer, 0).map(Some) } else { Ok(None) }
+        if self.part_pages < u64::MAX {
+            return Ok(None);
+        }
+        self.file(layer, 0).map(Some).map_err(|error| match error {
+            // The caller decides how long a program waits for descriptors.
+            Error::Unreachable(trouble) => Error::Unfit(trouble),
+            error => error,
+        })
     }
 
     fn close(&self) -> Result<(), Error> {
@@ -318,9 +325,28 @@ fn of_size(operation: String, name: &str, errno: Errno) -> Trouble {
     Trouble { operation, store: name.to_owned(), cause: describe(errno), remedy: remedy.to_owned() }
 }
 
+/// Failure of opening the directory.
 fn of_directory(name: &str, errno: Errno) -> Error {
+    refused_by("open", name, errno, |errno| match errno {
+        Errno::NOTDIR => "This is a file. Name a directory: --store file:DIR.",
+        Errno::LOOP => "A symbolic link leads to itself. Name a directory: --store file:DIR.",
+        _ => "Name a directory that exists: --store file:DIR.",
+    })
+}
+
+/// Failure of making a file in the directory, which is there.
+fn of_making(name: &str, errno: Errno) -> Error {
+    refused_by(
+        "make a file in",
+        name,
+        errno,
+        |_| "Its file system takes no files (proc, sysfs and the like): name a directory on a disk, --store file:DIR.",
+    )
+}
+
+fn refused_by(operation: &str, name: &str, errno: Errno, other: impl FnOnce(Errno) -> &'static str) -> Error {
     let trouble = |remedy: &str| Trouble {
-        operation: "open".to_owned(),
+        operation: operation.to_owned(),
         store: name.to_owned(),
         cause: describe(errno),
         remedy: remedy.to_owned(),
@@ -331,8 +357,9 @@ fn of_directory(name: &str, errno: Errno) -> Error {
         }
         Errno::NOSPC | Errno::DQUOT => Error::Full(trouble("Make room there, or name another directory.")),
         // Other programs may end, and free descriptors.
-        Errno::MFILE | Errno::NFILE => Error::Unreachable(trouble("Raise the limit of open files (`ulimit -n`).")),
-        _ => Error::Unfit(trouble("Name a directory that exists: --store file:DIR.")),
+        Errno::MFILE => Error::Unreachable(trouble("Raise the limit of open files: `ulimit -n 256`.")),
+        Errno::NFILE => Error::Unreachable(trouble("The machine has no descriptor left (fs.file-max).")),
+        errno => Error::Unfit(trouble(other(errno))),
     }
 }
 

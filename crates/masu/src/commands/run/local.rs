@@ -43,6 +43,9 @@ use crate::{HOST, privileges};
 /// Default backing store: on disk, and not in memory as /tmp may be.
 const DEFAULT_STORE: &str = "file:/var/tmp";
 
+/// Files that masu opens at most to start a program, and to serve it from a file store, by trial.
+pub const FILES_OF_START: usize = 14;
+
 /// Smaller mappings are not paged.
 const LEAST_MAPPING: Bytes = Bytes::kib(64);
 
@@ -83,7 +86,7 @@ pub fn started(task: &RunTask, local: Local, relay: Relay) -> Result<ExitCode, N
     let tells = !matches!(destination, Destination::Nowhere);
     let server = Server::begin(terms, served, profiles, complain, notices(task), tells).map_err(|error| {
         Failure::new(format!("cannot wait for the program's library: {}", linux::describe_io(&error)))
-            .remedy("Allow masu some sixteen open files and two threads (`ulimit -n`, `ulimit -u`).")
+            .remedy("Allow masu 256 open files and 16 threads (`ulimit -n`, `ulimit -u`).")
     })?;
     let (library, through_masu) = (environment::library(environment::PAGER)?, cipher.is_some() || not_sealed);
     let changes = environment::paged(&library, server.variables(), through_masu, |name| std::env::var_os(name));

@@ -16,13 +16,12 @@ const SHOWN: usize = 8;
 const UNPAGED_SHOWN: usize = 3;
 
 pub fn print(report: &Report, to: &mut impl Write) -> Result<()> {
-    writeln!(
-        to,
-        "masu: {:.3} s, of which {:.3} s waiting for pages; {}",
-        report.elapsed_s,
-        report.stall_s,
-        memory(report)
-    )?;
+    if report.processes == 0 {
+        writeln!(to, "masu: {:.3} s; nothing was paged", report.elapsed_s)?;
+        return notes(report, to);
+    }
+    let (elapsed, stall, memory) = (report.elapsed_s, report.stall_s, memory(report));
+    writeln!(to, "masu: {elapsed:.3} s, of which {stall:.3} s waiting for pages; {memory}")?;
     traffic(report, to)?;
     if let Some(cipher) = &report.sealed {
         writeln!(to, "  sealed ({cipher})")?;
@@ -44,6 +43,10 @@ pub fn print(report: &Report, to: &mut impl Write) -> Result<()> {
         let (loaded, saved, path) = (profile.sites_loaded, profile.sites_saved, profile.path.display());
         writeln!(to, "  profile: {loaded} sites known from earlier runs, {saved} kept in {path}")?;
     }
+    notes(report, to)
+}
+
+fn notes(report: &Report, to: &mut impl Write) -> Result<()> {
     report.notes.iter().try_for_each(|note| writeln!(to, "  {}", visible(note)))
 }
 
@@ -51,8 +54,8 @@ pub fn print(report: &Report, to: &mut impl Write) -> Result<()> {
 fn memory(report: &Report) -> String {
     let (local, paged, peak) = (report.local_bytes, report.paged_bytes, report.peak_resident_bytes);
     match report.processes {
-        0 | 1 if paged <= local => format!("all of {paged} local (--local {local}), at most {peak} in memory"),
-        0 | 1 => format!("{local} of {paged} local, at most {peak} in memory"),
+        1 if paged <= local => format!("all of {paged} local (--local {local}), at most {peak} in memory"),
+        1 => format!("{local} of {paged} local, at most {peak} in memory"),
         count => format!("{count} programs touched {paged}, each with at most {local} local, and {peak} in memory"),
     }
 }
@@ -77,10 +80,7 @@ fn traffic(report: &Report, to: &mut impl Write) -> Result<()> {
 
 /// The local memory that would be enough, the sum over programs, and memory that is not paged.
 fn advice(report: &Report, to: &mut impl Write) -> Result<()> {
-    if let Some(set) = &report.working_set {
-        let who = if report.processes > 1 { format!("{} ({})", set.program, set.process) } else { "it".to_owned() };
-        writeln!(to, "  {who} {}", set.text())?;
-    }
+    working_sets(report, to)?;
     let at_once = report.at_once;
     if at_once.programs > 1 {
         writeln!(
@@ -99,6 +99,20 @@ fn advice(report: &Report, to: &mut impl Write) -> Result<()> {
         writeln!(to, "  not paged, on top of --local: {program} ({process}) had {text}")?;
     }
     Ok(())
+}
+
+/// A line for each program that goes round in more than it has, and one for the rest.
+fn working_sets(report: &Report, to: &mut impl Write) -> Result<()> {
+    let sets: Vec<_> = report.programs.iter().filter_map(|program| program.working_set.as_ref()).collect();
+    for set in sets.iter().take(SHOWN) {
+        let who = if report.processes > 1 { format!("{} ({})", set.program, set.process) } else { "it".to_owned() };
+        writeln!(to, "  {who} {}", set.text())?;
+    }
+    match sets.len().saturating_sub(SHOWN) {
+        0 => Ok(()),
+        1 => writeln!(to, "  1 other program goes round in more than it has, too (--json)"),
+        more => writeln!(to, "  {more} other programs go round in more than they have, too (--json)"),
+    }
 }
 
 /// A row for each program, and one for the rest, so that the column of faults adds up.
@@ -123,7 +137,7 @@ fn programs(report: &Report, to: &mut impl Write) -> Result<()> {
         let paged = report.paged_bytes.saturating_sub(Bytes(sum(|program| program.paged_bytes.0)));
         let stall = (report.stall_s - shown.iter().map(|program| program.stall_s).sum::<f64>()).max(0.0);
         let row = [stored.to_string(), format!("{stall:.3} s"), String::new(), paged.to_string(), String::new()];
-        table.row(row.into_iter().chain([format!("{others} others")]));
+        table.row(row.into_iter().chain([if others == 1 { "1 other".to_owned() } else { format!("{others} others") }]));
     }
     table.write(to, "  ")
 }
@@ -215,5 +229,38 @@ mod tests {
         let said = "it goes round in 310.0 MiB; with --local 320MiB it would fault about 13000 times from the store \
                     instead of 2000000 times";
         assert!(text(&Report::of(1.0, &[counted])).contains(said));
+    }
+
+    #[test]
+    fn each_program_that_thrashes_has_its_line_and_their_number_is_bounded() {
+        let thrashes = |process: u32| {
+            let set = WorkingSet {
+                program: "sort".into(),
+                process,
+                bytes: Bytes::mib(310),
+                local_bytes: Bytes::mib(320),
+                faults: 13,
+                faults_now: 567,
+            };
+            Counted { working_set: Some(set), ..counted(process, 400, 1000 - u64::from(process)) }
+        };
+        let lines = |report: &str| report.lines().filter(|line| line.contains(") goes round in 310.0 MiB")).count();
+        let two = Report::of(1.0, &[counted(1, 400, 5000), thrashes(2), thrashes(3)]);
+        assert_eq!(two.working_set.as_ref().map(|set| set.process), Some(2), "the first has none");
+        let two = text(&two);
+        assert!(two.contains("sort (2) goes round in") && two.contains("sort (3) goes round in"), "{two}");
+        let nine = text(&Report::of(1.0, &(1..=9).map(thrashes).collect::<Vec<_>>()));
+        assert!(nine.contains("  1 other program goes round in more than it has, too"), "{nine}");
+        let many = text(&Report::of(1.0, &(1..=40).map(thrashes).collect::<Vec<_>>()));
+        assert_eq!(lines(&many), 8, "{many}");
+        assert!(many.contains("  32 other programs go round in more than they have, too"), "{many}");
+    }
+
+    #[test]
+    fn nothing_is_said_of_pages_where_nothing_was_paged() {
+        let mut report = Report::of(0.25, &[]);
+        report.notes.push("left out: 1 program".to_owned());
+        assert_eq!(text(&report), "masu: 0.250 s; nothing was paged\n  left out: 1 program\n");
+        assert_eq!(report.what_if, []);
     }
 }
