@@ -196,6 +196,8 @@ fn set_does_half_under_a_tracer_and_all_under_a_filter_that_allows_it(host: &Hos
     let line = format!("masu: cannot change process {pid}: it is traced by process {tracer} ({tracer_name}) already");
     let half = said(&["set", &pid.to_string(), "huge=off"])?;
     assert_eq!((half.code(), half.err.lines().next()), (1, Some(line.as_str())), "{half:?}");
+    let note = format!("masu: new memory of process {pid} may get huge pages as before; it had none\n");
+    assert!(half.err.ends_with(&note), "{half:?}");
     drop(process);
 
     let mut command = Command::new("/proc/self/exe");

@@ -82,10 +82,7 @@ pub fn run(task: &SetTask) -> Result<Done, Failure> {
         }
         if let Some(failure) = &report.failure {
             print::failure(failure);
-            print::note(format_args!(
-                "new memory of process {} gets huge pages as before; its present huge pages were split",
-                report.pid
-            ));
+            print::note(format_args!("{}", not_forbidden(report)));
             done = Done::InPart;
         }
         for (why, windows) in &report.windows_not_split {
@@ -272,6 +269,19 @@ fn not_called(why: &NotCalled) -> Failure {
             failure.remedy("The thread runs on as it was after that; THP_enabled in its /proc/PID/status shows the result.")
         }
     }
+}
+
+/// Effect of huge=off where the process could not be made to forbid huge pages.
+fn not_forbidden(report: &Report) -> String {
+    let (split, torn) = (report.windows_split, report.torn_windows);
+    let present = match (split, torn, report.windows_stayed_huge) {
+        (0, 0, 0) if report.windows_huge_before == 0 => "it had none".to_owned(),
+        (0, 0, 0) => "its present ones were gone before masu split them".to_owned(),
+        (0, 0, stayed) => format!("none of its {stayed} present ones was split"),
+        (split, torn, 0) => format!("its {} present ones were split", split + torn),
+        (split, torn, stayed) => format!("{} of its {} present ones were split", split + torn, split + torn + stayed),
+    };
+    format!("new memory of process {} may get huge pages as before; {present}", report.pid)
 }
 
 fn print(out: &mut impl Write, report: &Report) -> std::io::Result<()> {
