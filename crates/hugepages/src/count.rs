@@ -17,11 +17,13 @@
 //! Not seen: shared memory, hugetlbfs, and memory unmapped since. Frames need CAP_SYS_ADMIN; without it, failed and
 //! downgraded windows are not distinguished, and the result says so.
 
+mod advice;
+mod history;
 mod kind;
 mod rule;
 mod zeros;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use access::residency::Viewer;
@@ -38,6 +40,8 @@ use serde::Serialize;
 use units::{Bytes, PAGES_PER_WINDOW, PageSize, Pages, Window};
 
 use crate::observe::Pieces;
+use advice::Advice;
+use history::{History, Judged};
 pub use kind::{Kind, kinds};
 use rule::{Base, Contents, Extent, Fate, Frames, Giving, Tally};
 use zeros::Zeros;
@@ -50,9 +54,10 @@ pub struct Superpages {
     pub reserved_windows: u64,
     /// Huge now.
     pub allocated_windows: u64,
-    /// Touched and never huge: no huge page was available, or the memory was touched before it was advised.
+    /// Touched, and nothing tells that it was huge: no huge page was available, the memory was touched before it was
+    /// advised, or a fork had all of its pages copied before a count saw it.
     pub failed_windows: Known<u64>,
-    /// Huge once, small pages now.
+    /// Huge once, small pages now: by its frames, or by an earlier count of the same [`Counter`].
     pub downgraded_windows: Known<u64>,
     /// Touched and not huge, for either reason, or for an unknown one.
     pub not_huge_windows: u64,
@@ -165,41 +170,24 @@ const SMAPS_EVERY_MIN: Duration = Duration::from_secs(5);
 pub struct Counter {
     pid: Pid,
     advice: Option<Advice>,
-    judged: Judged,
+    history: History,
     zeros: Zeros,
-}
-
-/// Windows of small pages: number of resident pages, and whether they were huge once. The answer stays valid while
-/// the number does.
-type Judged = BTreeMap<Window, (u64, Option<bool>)>;
-
-/// Advice on each mapping, as last read.
-#[derive(Debug)]
-struct Advice {
-    read_again: Instant,
-    not_before: Instant,
-    by_start: BTreeMap<u64, (Mapping, VmFlags)>,
-}
-
-impl Advice {
-    /// Flags of a mapping that is unchanged except for its length.
-    fn on(&self, mapping: &Mapping) -> Option<VmFlags> {
-        let same = |known: &Mapping| known.permissions == mapping.permissions && known.path == mapping.path;
-        self.by_start.get(&mapping.range.start().0).filter(|(known, _)| same(known)).map(|(_, flags)| *flags)
-    }
-
-    fn is_good_for(&self, mappings: &[Mapping]) -> bool {
-        let now = Instant::now();
-        let has_room = |mapping: &&Mapping| mapping.is_anonymous() && mapping.range.whole_windows().len() > 0;
-        now < self.not_before
-            || now < self.read_again && mappings.iter().filter(has_room).all(|mapping| self.on(mapping).is_some())
-    }
 }
 
 impl Counter {
     /// A counter of `pid`, which has read nothing yet.
     pub fn new(pid: Pid) -> Counter {
-        Counter { pid, advice: None, judged: Judged::new(), zeros: Zeros::default() }
+        Counter { pid, advice: None, history: History::default(), zeros: Zeros::default() }
+    }
+
+    /// A counter of `pid`, a child that this process has forked: it has the same memory at first.
+    pub fn of_child(&self, pid: Pid) -> Counter {
+        Counter { history: self.history.clone(), ..Counter::new(pid) }
+    }
+
+    /// Learns of windows that this process had huge from the first count of a child.
+    pub fn learn(&mut self, child: &Counter) {
+        self.history.learn(&child.history);
     }
 
     /// Counts.
@@ -223,9 +211,11 @@ impl Counter {
             edges: BTreeMap::new(),
             pieces: Pieces::default(),
             sizes: BTreeMap::new(),
-            before: std::mem::take(&mut self.judged),
+            before: std::mem::take(&mut self.history),
             judged: Judged::new(),
+            huge: BTreeSet::new(),
         };
+        counting.before.begin(&mappings);
         self.zeros.retain(&mappings);
         let kinds = kinds(&mappings, |data| self.zeros.end(self.pid, &mappings, data));
         for (mapping, kind) in mappings.iter().zip(kinds) {
@@ -234,7 +224,8 @@ impl Counter {
             counting.at(mapping, kind, flags, giving)?;
         }
         counting.at_edges()?;
-        self.judged = std::mem::take(&mut counting.judged);
+        self.history = std::mem::take(&mut counting.before);
+        self.history.end(std::mem::take(&mut counting.huge), std::mem::take(&mut counting.judged));
         self.has_memory(files)?;
         Ok(counting.counted(forbidden))
     }
@@ -387,9 +378,12 @@ struct Counting {
     pieces: Pieces,
     /// Blocks and mapped pages by the number of pages in a block.
     sizes: BTreeMap<usize, (u64, u64)>,
-    /// From the last count, and from this one.
-    before: Judged,
+    /// From the counts before.
+    before: History,
+    /// From this one.
     judged: Judged,
+    /// Huge now, or small and huge before.
+    huge: BTreeSet<Window>,
 }
 
 /// Parts of a window that spans several mappings.
@@ -449,8 +443,25 @@ impl Counting {
         Ok(())
     }
 
-    /// Fate of a window, and its pages that a torn huge page holds; its frames are read where they could decide it.
+    /// Fate of a window, and its pages that a torn huge page holds. An earlier count is a witness beside the frames.
     fn fate(
+        &mut self,
+        window: Window,
+        contents: Contents,
+        extent: Extent,
+        read_frames: bool,
+    ) -> Result<(Fate, Pages), Error> {
+        let (fate, torn) = self.fate_by_frames(window, contents, extent, read_frames)?;
+        let fate = rule::with_history(fate, self.before.was_huge(window));
+        let is_swapped_out = fate == Fate::SwappedOut && self.before.was_huge(window);
+        if is_swapped_out || matches!(fate, Fate::Allocated | Fate::Downgraded) {
+            self.huge.insert(window);
+        }
+        Ok((fate, torn))
+    }
+
+    /// The same, from the present pages alone: the frames are read where they could decide it.
+    fn fate_by_frames(
         &mut self,
         window: Window,
         contents: Contents,
@@ -464,7 +475,7 @@ impl Counting {
         if !self.small_sizes
             && !self.has_torn
             && let Some((_, once_huge)) =
-                self.before.get(&window).filter(|(resident, _)| *resident == contents.resident)
+                self.before.judged.get(&window).filter(|(resident, _)| *resident == contents.resident)
             && once_huge.is_some()
         {
             let once_huge = *once_huge;
@@ -490,12 +501,15 @@ impl Counting {
             (Frames::Base(base), Extent::Edge) if base.fits < rule::FIT_AT_EDGE => self.is_one_block_still(base),
             (Frames::Base(base), Extent::Unwanted) => self.is_one_block_still(base),
             (Frames::Base(base), _) if self.has_torn && !is_whole => self.is_one_block_still(base),
+            // A fork, and most pages were copied since.
+            (Frames::Base(base), Extent::Whole) if base.fits * 2 < contents.resident => self.is_one_block_still(base),
             _ => false,
         };
         let once_huge = rule::once_huge(frames, contents.resident, extent, one_block_still);
         self.judged.insert(window, (contents.resident, once_huge));
+        let has_gap = !(is_whole && extent == Extent::Whole);
         let torn = match frames {
-            Frames::Base(base) if one_block_still => (PAGES_PER_WINDOW as u64).saturating_sub(base.fits),
+            Frames::Base(base) if one_block_still && has_gap => (PAGES_PER_WINDOW as u64).saturating_sub(base.fits),
             _ => 0,
         };
         Ok((rule::fate(contents, once_huge), Pages(torn)))

@@ -22,6 +22,9 @@
 //! requested, only the latter counts: memory filled from its start, out of a large free block, has the frames of a
 //! split huge page anyway.
 //!
+//! After a fork the first write to a page copies it, to any place. So a window whose pages were all written since looks
+//! failed, unless an earlier count saw it huge, or some pages still lie in what the kernel has as one huge page.
+//!
 //! No I/O, no clock, no randomness.
 
 use std::collections::BTreeMap;
@@ -197,6 +200,14 @@ pub fn fate(contents: Contents, once_huge: Option<bool>) -> Fate {
         Some(true) => Fate::Downgraded,
         Some(false) => Fate::Failed,
         None => Fate::NotHuge,
+    }
+}
+
+/// The fate of a window with its history: `was_huge` at an earlier count, with pages at each count since.
+pub fn with_history(by_frames: Fate, was_huge: bool) -> Fate {
+    match by_frames {
+        Fate::Failed | Fate::NotHuge if was_huge => Fate::Downgraded,
+        other => other,
     }
 }
 

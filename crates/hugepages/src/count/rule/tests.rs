@@ -22,6 +22,17 @@ const MADVISE: Giving = Giving { enabled: Enabled::Madvise, forbidden: false };
 const ALWAYS: Giving = Giving { enabled: Enabled::Always, forbidden: false };
 
 #[test]
+fn a_window_that_was_huge_at_an_earlier_count_is_downgraded_wherever_its_pages_are() {
+    for by_frames in [Fate::Failed, Fate::NotHuge, Fate::Downgraded] {
+        assert_eq!(with_history(by_frames, true), Fate::Downgraded);
+        assert_eq!(with_history(by_frames, false), by_frames);
+    }
+    for other in [Fate::Allocated, Fate::Untouched, Fate::SwappedOut] {
+        assert_eq!(with_history(other, true), other);
+    }
+}
+
+#[test]
 fn who_gets_huge_pages_is_the_hosts_mode_the_advice_and_the_programs_own_word() {
     let (plain, advised, unwanted) = (flags(&[]), flags(&[VmFlag::HugePage]), flags(&[VmFlag::NoHugePage]));
     let gets = |flags, giving| would_get(&anonymous(), flags, giving);

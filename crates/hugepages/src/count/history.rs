@@ -1,0 +1,117 @@
+//! Earlier counts of one process: windows that were huge, and the answers for windows that are small.
+//!
+//! Frames tell that a window was huge only while pages are where the huge page had them. After a fork the kernel copies
+//! each page that is written, one by one and to any place; so an earlier count is the better witness. A child begins
+//! with the memory of its parent, and hence with the parent's history; a child that still has a window huge shows that
+//! the parent had it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use linux::maps::Mapping;
+use units::{Address, Window};
+
+/// Places that the kernel chooses anew at each exec: the end of the first stack, and the vDSO. A forked child has those
+/// of its parent.
+type Space = (Option<Address>, Option<Address>);
+
+/// Windows of small pages: number of resident pages, and whether they were huge once. The answer stays valid while
+/// the number does.
+pub type Judged = BTreeMap<Window, (u64, Option<bool>)>;
+
+/// See the head of this file.
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    space: Option<Space>,
+    /// Huge at an earlier count, and not empty since.
+    huge: BTreeSet<Window>,
+    pub judged: Judged,
+}
+
+impl History {
+    /// Forgets all that is of another address space (exec).
+    pub fn begin(&mut self, mappings: &[Mapping]) {
+        let now = space(mappings);
+        if self.space.replace(now).is_some_and(|before| before != now) {
+            *self = History { space: Some(now), ..History::default() };
+        }
+    }
+
+    /// Whether a window that is not huge now was so at an earlier count, and has had pages at each count since.
+    pub fn was_huge(&self, window: Window) -> bool {
+        self.huge.contains(&window)
+    }
+
+    /// Ends a count that has found these windows: `huge` now, or small and huge before.
+    pub fn end(&mut self, huge: BTreeSet<Window>, judged: Judged) {
+        (self.huge, self.judged) = (huge, judged);
+    }
+
+    /// Learns from the first count of a child, which follows its fork: what is huge there was huge here. Windows that
+    /// are empty here are dropped by the next count.
+    pub fn learn(&mut self, child: &History) {
+        if self.space.is_some() && self.space == child.space {
+            self.huge.extend(&child.huge);
+        }
+    }
+}
+
+fn space(mappings: &[Mapping]) -> Space {
+    let named = |name: &str| mappings.iter().find(|mapping| mapping.path == name);
+    (named("[stack]").map(|stack| stack.range.end()), named("[vdso]").map(|vdso| vdso.range.start()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mappings(vdso: u64) -> Vec<Mapping> {
+        let text = format!(
+            "7f0000000000-7f0000800000 rw-p 00000000 00:00 0 \n\
+             7ffd00000000-7ffd00400000 rw-p 00000000 00:00 0 [stack]\n\
+             {vdso:x}-7ffd00602000 r-xp 00000000 00:00 0 [vdso]\n"
+        );
+        linux::maps::parse(&text, "maps").unwrap()
+    }
+
+    fn counted(vdso: u64, huge: &[u64]) -> History {
+        let mut history = History::default();
+        history.begin(&mappings(vdso));
+        history.end(huge.iter().map(|number| Window(*number)).collect(), Judged::new());
+        history
+    }
+
+    #[test]
+    fn a_window_is_remembered_until_it_is_empty_or_the_program_another() {
+        let mut history = counted(0x7ffd_0060_0000, &[7]);
+        history.begin(&mappings(0x7ffd_0060_0000));
+        assert!(history.was_huge(Window(7)) && !history.was_huge(Window(8)));
+        history.end(BTreeSet::new(), Judged::new());
+        assert!(!history.was_huge(Window(7)), "empty at a count");
+        let mut history = counted(0x7ffd_0060_0000, &[7]);
+        history.begin(&mappings(0x7ffd_0060_1000));
+        assert!(!history.was_huge(Window(7)), "exec");
+    }
+
+    #[test]
+    fn a_child_has_its_parents_history_and_the_parent_learns_from_its_first_count() {
+        let parent = counted(0x7ffd_0060_0000, &[7]);
+        let mut child = parent.clone();
+        child.begin(&mappings(0x7ffd_0060_0000));
+        assert!(child.was_huge(Window(7)));
+        child.end([Window(7), Window(9)].into(), Judged::new());
+        let mut parent = parent;
+        parent.learn(&child);
+        assert!(parent.was_huge(Window(9)));
+    }
+
+    #[test]
+    fn a_child_that_called_exec_shares_nothing_with_its_parent() {
+        let mut parent = counted(0x7ffd_0060_0000, &[7]);
+        let mut child = parent.clone();
+        child.begin(&mappings(0x7ffd_0060_1000));
+        assert!(!child.was_huge(Window(7)));
+        child.end([Window(9)].into(), Judged::new());
+        parent.learn(&child);
+        assert!(!parent.was_huge(Window(9)));
+    }
+}
