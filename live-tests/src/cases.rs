@@ -50,6 +50,7 @@ pub mod resctrl_backend;
 pub mod resctrl_host;
 pub mod residency;
 pub mod run;
+pub mod run_account;
 pub mod run_behaviour;
 pub mod run_counts;
 pub mod run_dangers;

@@ -57,6 +57,7 @@ const FILES: &[&[LiveTest]] = &[
     cases::aging_streams::TESTS,
     cases::aging_simulate::TESTS,
     cases::run::TESTS,
+    cases::run_account::TESTS,
     cases::run_behaviour::TESTS,
     cases::run_dangers::TESTS,
     cases::run_hard::TESTS,

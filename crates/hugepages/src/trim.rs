@@ -93,6 +93,8 @@ pub struct Trimmer {
     /// All huge windows, including those not sampled.
     huge: BTreeSet<Window>,
     split: BTreeMap<Window, SplitWindow>,
+    /// Windows that were promoted again.
+    again: BTreeSet<Window>,
     /// Windows counted since the last scan, while its work is not done.
     under_way: Option<BTreeSet<Window>>,
     /// Consecutive scans without a change.
@@ -135,6 +137,7 @@ impl Trimmer {
             refused: BTreeMap::new(),
             huge: BTreeSet::new(),
             split: BTreeMap::new(),
+            again: BTreeSet::new(),
             under_way: None,
             quiet: 0,
             misses: 0,
@@ -146,6 +149,11 @@ impl Trimmer {
     /// more.
     pub fn returns_memory(&self) -> bool {
         self.totals.returned > Bytes(0) || self.misses < MISSES_MAX
+    }
+
+    /// Windows that were promoted again, and are huge as far as the last scan tells.
+    pub fn promoted_still_huge(&self) -> u64 {
+        self.again.intersection(&self.huge).count() as u64
     }
 
     /// Huge windows that do not split: locked memory. They stay, and do not count as extra.
@@ -220,11 +228,13 @@ impl Trimmer {
             self.windows.clear();
             self.refused.clear();
             self.split.clear();
+            self.again.clear();
             self.torn.clear();
         }
         let huge = self.huge_windows()?;
         self.windows.retain(|window, _| huge.contains(window));
         self.refused.retain(|window, _| huge.contains(window));
+        self.again.retain(|window| huge.contains(window));
         changed |= huge != self.huge;
         self.split_torn(!self.huge.is_subset(&huge), stop)?;
         self.huge.clone_from(&huge);
@@ -393,6 +403,7 @@ impl Trimmer {
             match act::promote(self.program.as_ref(), window, Bytes(0), act::NOT_KNOWN)? {
                 Promoted::Yes { .. } => {
                     self.totals.promoted_again += 1;
+                    self.again.insert(window);
                     self.huge.insert(window);
                 }
                 Promoted::Already => {}
@@ -415,6 +426,7 @@ impl Trimmer {
         self.windows.clear();
         self.refused.clear();
         self.split.clear();
+        self.again.clear();
         self.huge.clear();
         match split {
             Demoted::Already { .. } => {}

@@ -21,7 +21,7 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
 };
 
 /// Prints the huge KiB of 64 MiB; with an argument it forbids huge pages first.
-const HUGE: &str = r#"
+pub(super) const HUGE: &str = r#"
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -37,7 +37,7 @@ int main(int c, char **v) {
 "#;
 
 /// A filter that kills for madvise; then it allocates, and executes its arguments.
-const SANDBOX: &str = r#"
+pub(super) const SANDBOX: &str = r#"
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <stddef.h>

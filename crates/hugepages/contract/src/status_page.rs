@@ -38,6 +38,8 @@ const ALIGNED_BEFORE: usize = 6;
 const CODE_BEFORE: usize = 7;
 const CLOSED: usize = 3;
 const LEFT_OUT: usize = 8;
+const PROGRAMS: usize = HEAD_WORDS - 1;
+const _: () = assert!(LEFT_OUT + LeftOut::ALL.len() <= PROGRAMS);
 
 /// Kinds of memory that the library reserves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,6 +143,16 @@ impl<'a> StatusPage<'a> {
     /// Processes that took a slot, including those no longer in it.
     pub fn processes(&self) -> u32 {
         self.words[PROCESSES].load(Relaxed)
+    }
+
+    /// Counts a program that has loaded the library.
+    pub fn count_program(&self) {
+        self.words[PROGRAMS].fetch_add(1, Relaxed);
+    }
+
+    /// Programs that have loaded the library: at each exec one, whatever the number of its processes.
+    pub fn programs(&self) -> u32 {
+        self.words[PROGRAMS].load(Relaxed)
     }
 
     /// Sums over the slots in use and those left.
@@ -439,6 +451,17 @@ mod tests {
         let counted: Vec<u32> = LeftOut::ALL.iter().map(|why| page.left_out(*why)).collect();
         assert_eq!(counted, [1, 0, 0, 0, 0, 0, 2, 0, 0]);
         assert_eq!((page.processes(), page.slots_in_use().count()), (0, 0));
+    }
+
+    #[test]
+    fn programs_are_counted_apart_from_processes_and_from_those_left_out() {
+        let words = words();
+        let page = StatusPage::new(&words).unwrap();
+        page.count_program();
+        page.take_slot(41, Switches::new(true)).unwrap();
+        page.take_slot(42, Switches::new(true)).unwrap(); // fork
+        LeftOut::ALL.iter().for_each(|why| page.count_left_out(*why));
+        assert_eq!((page.programs(), page.processes()), (1, 2));
     }
 
     #[test]

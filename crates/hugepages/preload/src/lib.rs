@@ -275,8 +275,8 @@ pub unsafe extern "C" fn prctl(operation: c_int, a: usize, b: usize, c: usize, d
 /// Leaves a program alone that is about to enter a sandbox.
 fn before_sandbox(operation: c_int) {
     if matches!(operation, libc::PR_SET_NO_NEW_PRIVS | libc::PR_SET_SECCOMP) {
-        if let (true, Some(page)) = (STATE.is_acting(), STATE.status_page()) {
-            page.count_left_out(LeftOut::OwnSandbox);
+        if STATE.is_acting() {
+            STATE.count_left_out(LeftOut::OwnSandbox);
         }
         STATE.stop();
         heap::stop();

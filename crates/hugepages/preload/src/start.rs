@@ -74,6 +74,7 @@ unsafe extern "C" fn begin(_: c_int, _: *const *mut c_char, environment: *const 
                 NESTED.store(kernel::process() != Some(process), Relaxed);
                 // SAFETY: mapped just now, shared and writable, and never unmapped.
                 unsafe { STATE.use_status_page(start, process) };
+                STATE.status_page().into_iter().for_each(|page| page.count_program());
                 register_fork_handler();
             }
         }
@@ -209,6 +210,7 @@ fn register_fork_handler() {
         if !STATE.is_acting() {
             return;
         }
+        STATE.is_forked();
         kernel::keeping_errno(|| match kernel::process() {
             // The first of a namespace: no other process has this id after a fork.
             Some(1) => {

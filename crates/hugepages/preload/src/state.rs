@@ -5,6 +5,7 @@ use core::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
 
+use contract::image::LeftOut;
 use contract::placement::{Size, Sizes};
 use contract::status_page::{Kind, ProcessSlot, StatusPage, Switches, WORDS};
 
@@ -18,6 +19,7 @@ pub static STATE: State = State {
     status_page: AtomicPtr::new(core::ptr::null_mut()),
     slot: AtomicUsize::new(NO_SLOT),
     process: AtomicU32::new(NO_PROCESS),
+    forked: AtomicBool::new(false),
 };
 
 const NO_SLOT: usize = usize::MAX;
@@ -35,6 +37,8 @@ pub struct State {
     slot: AtomicUsize,
     /// Owner of the slot: this process's own id.
     process: AtomicU32,
+    /// This process is a forked child of the one that began the program.
+    forked: AtomicBool,
 }
 
 impl State {
@@ -100,6 +104,20 @@ impl State {
         self.align.store(align, Relaxed);
         self.process.store(kernel::process().unwrap_or(NO_PROCESS), Relaxed);
         self.slot.store(status_page.take_slot(process, Switches::new(align)).unwrap_or(NO_SLOT), Relaxed);
+    }
+
+    /// Notes in a forked child that the program was begun by another process.
+    pub fn is_forked(&self) {
+        self.forked.store(true, Relaxed);
+    }
+
+    /// Counts this program as left out from now on. A forked child is a program of its own then: its parent goes on.
+    pub fn count_left_out(&self, why: LeftOut) {
+        let Some(page) = self.status_page() else { return };
+        if self.forked.load(Relaxed) {
+            page.count_program();
+        }
+        page.count_left_out(why);
     }
 
     /// Takes no slot: masu could not tell its owner.

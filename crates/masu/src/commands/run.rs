@@ -1,5 +1,6 @@
 //! `masu run`: starts a program on huge pages.
 
+mod counts;
 mod hot;
 pub mod local;
 pub mod report;
@@ -28,6 +29,7 @@ use crate::prohibition::{self, Inherited};
 use crate::terminal::output_file::{empty, open_to_write};
 use crate::terminal::print::{self, Clean};
 use crate::{HOST, privileges};
+use counts::{Counts, Shared};
 use hot::Hot;
 use report::Report;
 use rustix::io::Errno;
@@ -132,12 +134,14 @@ fn started(task: &RunTask, relay: Relay) -> Result<ExitCode, NotStarted> {
     let without_slot = (served.how != Huge::Touch).then_some(child.pid);
     // From here on the program runs: a failure becomes a note.
     let mut not_done = |what: &str, error: std::io::Error| served.notes.push(format!("{what}: {error}"));
+    let counts = Shared::default();
     let watch = memory.filter(|_| served.how != Huge::Off || wanted.report).map(|memory| {
-        Watch::begin(memory, Wanted { without_slot, ..wanted }).map_err(|error| not_done("not watched", error))
+        Watch::begin(memory, Wanted { without_slot, ..wanted }, counts.clone())
+            .map_err(|error| not_done("not watched", error))
     });
     let watch = watch.and_then(Result::ok);
     let hot = (served.how == Huge::Hot).then(|| {
-        let hot = Hot::begin(child.pid, task.no_children, task.max_extra_rss);
+        let hot = Hot::begin(child.pid, task.no_children, task.max_extra_rss, wanted.report.then(|| counts.clone()));
         hot.map_err(|error| not_done("not served from outside", error))
     });
     let hot = hot.and_then(Result::ok);
@@ -153,8 +157,9 @@ fn started(task: &RunTask, relay: Relay) -> Result<ExitCode, NotStarted> {
     let outcome = hot.map(Hot::end).transpose();
     if !matches!(destination, Destination::Nowhere) {
         let mut report = Report::of(&task.command, task.huge, served.how, &ended);
-        report.program_forbids = seen.forbidden.contains_key(&child.pid);
-        fill(&mut report, seen, served.notes, outcome);
+        let counts = counts.lock();
+        report.program_forbids = counts.forbidden.contains_key(&child.pid);
+        fill(&mut report, seen, &counts, served.notes, outcome);
         // The program has run: a failure to write the report is printed, and does not change the status.
         if let Err(error) = write(&report, destination, task.json) {
             print::note(error.of_report());
@@ -257,22 +262,35 @@ fn wanted(task: &RunTask, served: &mut Served, report: bool) -> Wanted {
     Wanted { report, trim, without_slot: None }
 }
 
-fn fill(report: &mut Report, seen: Seen, notes: Vec<String>, outcome: Result<Option<hot::Outcome>, Failure>) {
-    seen.fullest.values().for_each(|counted| report.add(counted));
-    seen.last.values().for_each(|counted| report.add_at_end(counted));
-    report.forbidding_processes = seen.forbidden.len() as u64;
+fn fill(
+    report: &mut Report,
+    seen: Seen,
+    counts: &Counts,
+    notes: Vec<String>,
+    outcome: Result<Option<hot::Outcome>, Failure>,
+) {
+    counts.fullest.values().for_each(|counted| report.add(counted));
+    counts.last.values().for_each(|counted| report.add_at_end(counted));
+    report.forbidding_processes = counts.forbidden.len() as u64;
     report.processes = seen.processes;
     report.aligned_mappings = seen.aligned;
     report.demoted_windows = seen.demoted;
     report.returned_bytes = seen.returned;
     (report.torn_windows, report.torn_returned_bytes) = seen.torn;
-    report.promoted_windows = seen.promoted_again;
+    (report.promoted_windows, report.promoted_still_huge_windows) = seen.promoted_again;
     report.reserved_ever_windows = seen.reserved_ever;
     report.uncounted_windows = report.uncounted();
-    report.rss_peak_bytes = report.rss_peak_bytes.max(seen.rss_peak);
+    report.rss_peak_bytes = report.rss_peak_bytes.max(counts.rss_peak);
     report.notes = notes;
-    report.notes.extend(seen.forbidden.values().take(FORBIDDING_SHOWN).cloned());
+    report.notes.extend(counts.forbidden.values().take(FORBIDDING_SHOWN).cloned());
     report.left_out = seen.left_out;
+    let mut begun = seen.programs;
+    if let Ok(Some(outcome)) = &outcome {
+        begun += outcome.looked_at.processes;
+        let outside = [(hot::SMALL, outcome.small), (hot::NOT_SERVED, outcome.not_served)];
+        report.left_out.extend(outside.into_iter().filter(|of| of.1 > 0).map(|(why, count)| (why.to_owned(), count)));
+    }
+    report.count_programs(begun);
     report.notes.extend(report.left_out_note());
     if seen.lost {
         report.notes.push("the counts of this run are lost: the thread that watched it failed".to_owned());
@@ -283,12 +301,11 @@ fn fill(report: &mut Report, seen: Seen, notes: Vec<String>, outcome: Result<Opt
             report.promoted_windows += outcome.promoted;
             report.demoted_windows += outcome.demoted;
             report.promoted_still_huge_windows += outcome.still_huge;
+            report.promoted_uncounted_windows = outcome.uncounted;
+            report.looked_at = Some(outcome.looked_at);
             report.returned_bytes += outcome.returned;
             report.torn_windows += outcome.torn.0;
             report.torn_returned_bytes += outcome.torn.1;
-            if outcome.not_served > 0 {
-                report.notes.push(format!("processes that could not be served: {}", outcome.not_served));
-            }
             report.notes.extend(outcome.why);
         }
         Err(failure) => report.notes.push(format!("nothing was done from outside: {}", failure.line())),

@@ -6,6 +6,7 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
 
+use contract::image::LeftOut;
 use hugepages::count::{Counted, Kind, Superpages};
 use hugepages::observe::Pieces;
 use linux::Untrusted;
@@ -13,6 +14,7 @@ use linux::untrusted::visible;
 use serde::{Deserialize, Serialize};
 use units::Bytes;
 
+use super::hot::LookedAt;
 use crate::args::Huge;
 use crate::launch::child::Ended;
 use crate::terminal::table::Table;
@@ -61,9 +63,15 @@ pub struct Report {
     pub aligned_mappings: u64,
     /// Windows made huge from outside.
     pub promoted_windows: u64,
-    /// Of these, windows that were huge at the end.
+    /// Of these, windows that were huge at the last count, and to the end.
     #[serde(default)]
     pub promoted_still_huge_windows: u64,
+    /// Of these, windows that no count shows: they were huge to the end, which came before another count.
+    #[serde(default)]
+    pub promoted_uncounted_windows: u64,
+    /// Processes and windows looked at from outside; absent where none were.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub looked_at: Option<LookedAt>,
     /// Windows split because they held too much unused memory, and the bytes that this returned.
     pub demoted_windows: u64,
     pub returned_bytes: Bytes,
@@ -78,6 +86,12 @@ pub struct Report {
     /// The program itself is one of them.
     #[serde(default)]
     pub program_forbids: bool,
+    /// Programs of this account: those served, and those left out.
+    #[serde(default)]
+    pub programs: u64,
+    /// Programs with the library to their end; from outside: processes looked at.
+    #[serde(default)]
+    pub programs_served: u64,
     /// Programs that were started without the library, by reason: they ran as without masu.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub left_out: BTreeMap<String, u64>,
@@ -133,12 +147,16 @@ impl Report {
             aligned_mappings: 0,
             promoted_windows: 0,
             promoted_still_huge_windows: 0,
+            promoted_uncounted_windows: 0,
+            looked_at: None,
             demoted_windows: 0,
             returned_bytes: Bytes(0),
             torn_windows: 0,
             torn_returned_bytes: Bytes(0),
             forbidding_processes: 0,
             program_forbids: false,
+            programs: 0,
+            programs_served: 0,
             left_out: BTreeMap::new(),
             notes: Vec::new(),
         }
@@ -176,6 +194,24 @@ impl Report {
         let downgraded: Option<u64> = self.superpages_at_end.values().map(|one| one.downgraded_windows).sum();
         let downgraded = downgraded.map_or("not known".to_owned(), |windows| windows.to_string());
         Some(format!("at the last count: {} reserved, {} still huge, downgraded {downgraded}", now.0, now.1))
+    }
+
+    /// Counts the programs of the run: `begun` ones that loaded the library, or were looked at from outside, and those
+    /// left out. A program that entered a sandbox itself was begun before.
+    pub fn count_programs(&mut self, begun: u64) {
+        let own_sandbox = self.left_out.get(LeftOut::OwnSandbox.words()).copied().unwrap_or(0);
+        self.programs_served = begun.saturating_sub(own_sandbox);
+        self.programs = self.programs_served + self.left_out.values().sum::<u64>();
+    }
+
+    /// Line about the windows that masu made huge.
+    fn promoted(&self) -> Option<String> {
+        let (all, still) = (self.promoted_windows, self.promoted_still_huge_windows);
+        let after = match self.promoted_uncounted_windows {
+            0 => String::new(),
+            windows => format!(", {windows} made huge after the last count"),
+        };
+        (all > 0).then(|| format!("made huge from outside: {all}, {still} of them still huge at the end{after}"))
     }
 
     /// Line about the programs that were left out.
@@ -224,9 +260,10 @@ impl Report {
                 known(windows.downgraded_windows),
             ]);
         }
-        match (full.count(), self.reserved_ever_windows) {
-            (0, 0) => writeln!(to, "  no window of 2 MiB was reserved")?,
-            (0, _) => writeln!(to, "  no window of 2 MiB was in use at a count")?,
+        match (full.count(), self.reserved_ever_windows, &self.looked_at) {
+            (0, _, Some(looked_at)) => writeln!(to, "  {}", looked_at.why_none())?,
+            (0, 0, None) => writeln!(to, "  no window of 2 MiB was reserved")?,
+            (0, _, None) => writeln!(to, "  no window of 2 MiB was in use at a count")?,
             _ => table.write(to, "  ")?,
         }
         if let Some(line) = self.at_end() {
@@ -245,9 +282,9 @@ impl Report {
         if let Some(line) = self.pieces.text() {
             writeln!(to, "  {line}")?;
         }
-        if self.promoted_windows > 0 {
-            let still = self.promoted_still_huge_windows;
-            writeln!(to, "  made huge from outside: {}, {still} of them still huge at the end", self.promoted_windows)?;
+        let looked_at = self.looked_at.as_ref().and_then(LookedAt::text);
+        for line in looked_at.into_iter().chain(self.promoted()) {
+            writeln!(to, "  {line}")?;
         }
         if self.demoted_windows > 0 {
             writeln!(
@@ -358,6 +395,32 @@ mod tests {
         assert!(text.contains("  at the last count: 97 reserved, 37 still huge, downgraded 60\n"), "{text}");
         report.superpages_at_end = report.superpages.clone();
         assert!(!printed(&report).contains("at the last count"), "as at its fullest");
+    }
+
+    #[test]
+    fn windows_made_huge_from_outside_are_in_the_last_count_or_made_huge_after_it() {
+        let mut report = Report::of(&["x".into()], Huge::Hot, Huge::Hot, &ended(0));
+        report.promoted_windows = 64;
+        report.promoted_still_huge_windows = 64;
+        assert!(printed(&report).contains("  made huge from outside: 64, 64 of them still huge at the end\n"));
+        report.promoted_still_huge_windows = 28;
+        report.promoted_uncounted_windows = 36;
+        let expected =
+            "  made huge from outside: 64, 28 of them still huge at the end, 36 made huge after the last count\n";
+        assert!(printed(&report).contains(expected));
+        report.looked_at = Some(LookedAt { processes: 1, windows_seen: 64, windows_cold: 64, ..LookedAt::default() });
+        let text = printed(&report);
+        assert!(text.contains("  no window of 2 MiB was made huge: no page of theirs was hot at a look\n"), "{text}");
+        assert!(!text.contains("was reserved"), "nothing is reserved from outside: {text}");
+    }
+
+    #[test]
+    fn the_programs_of_a_run_are_those_served_and_those_left_out() {
+        let mut report = Report::of(&["x".into()], Huge::Touch, Huge::Touch, &ended(0));
+        let own = LeftOut::OwnSandbox.words();
+        report.left_out = BTreeMap::from([("built by Go".to_owned(), 3), (own.to_owned(), 2)]);
+        report.count_programs(10);
+        assert_eq!((report.programs, report.programs_served), (13, 8), "two of the ten entered a sandbox later");
     }
 
     #[test]

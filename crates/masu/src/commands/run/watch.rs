@@ -13,15 +13,15 @@ use std::time::{Duration, Instant};
 
 use contract::image::LeftOut;
 use contract::status_page::{self, Code, ProcessSlot, Stage, StatusPage};
-use hugepages::count::{Counted, Counter};
 use hugepages::trim::Trimmer;
 use hugepages::trim::policy::Settings as Trim;
 use linux::shared_memory::{self, SharedMemory};
-use linux::{Error, Pid, status, thp_permission};
+use linux::{Error, Pid};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use units::Bytes;
 
-use crate::{HOST, prohibition};
+use super::counts::Shared;
+use crate::HOST;
 use rustix::io::Errno;
 
 /// Time from the start of a process to its first scan for unused memory: shorter processes are not worth one.
@@ -47,10 +47,8 @@ pub struct Wanted {
 /// Totals over all processes.
 #[derive(Debug, Default)]
 pub struct Seen {
-    /// Each process at its fullest.
-    pub fullest: BTreeMap<Pid, Counted>,
-    /// Each process at its last count.
-    pub last: BTreeMap<Pid, Counted>,
+    /// Programs that loaded the library.
+    pub programs: u64,
     /// Processes that had a process slot.
     pub processes: u64,
     /// Processes that found no free slot.
@@ -63,18 +61,14 @@ pub struct Seen {
     pub returned: Bytes,
     /// Windows that the program gave back in part, whose blocks were split, and the memory that this freed.
     pub torn: (u64, Bytes),
-    /// Split windows that were filled later and promoted again.
-    pub promoted_again: u64,
+    /// Split windows that were filled later and promoted again, and those still huge at the last scan.
+    pub promoted_again: (u64, u64),
     /// Worst result for a text segment.
     pub code: Code,
     /// Reason why no memory can be returned.
     pub no_trim: Option<Error>,
-    /// Largest peak RSS of a scanned process.
-    pub rss_peak: Bytes,
     /// Windows ever reserved by the library, with those returned since.
     pub reserved_ever: u64,
-    /// Notes about processes that had huge pages forbidden at their last count.
-    pub forbidden: BTreeMap<Pid, String>,
     /// Programs that were started without the library, by reason.
     pub left_out: BTreeMap<String, u64>,
     /// The thread itself failed, and its counts are lost.
@@ -101,11 +95,11 @@ impl Watch {
     ///
     /// # Errors
     /// No further thread can be started.
-    pub fn begin(memory: SharedMemory, wanted: Wanted) -> std::io::Result<Watch> {
+    pub fn begin(memory: SharedMemory, wanted: Wanted, counts: Shared) -> std::io::Result<Watch> {
         let memory = Arc::new(memory);
         let over = Arc::new(AtomicBool::new(false));
         let (shared, ending) = (Arc::clone(&memory), Arc::clone(&over));
-        let thread = std::thread::Builder::new().spawn(move || watch(&shared, wanted, &ending))?;
+        let thread = std::thread::Builder::new().spawn(move || watch(&shared, wanted, &counts, &ending))?;
         Ok(Watch { memory, over, thread })
     }
 
@@ -133,24 +127,15 @@ struct Watched {
     quiet: Duration,
     /// Set once the process is known to be one of this run.
     ours: Option<OwnedFd>,
-    counter: Counter,
     trimmer: Option<Trimmer>,
     no_trim: Option<Error>,
 }
 
 impl Watched {
-    fn new(pid: Pid, wanted: Wanted) -> Watched {
+    fn new(wanted: Wanted) -> Watched {
         let first = if wanted.report { FIRST_COUNT } else { FIRST_SCAN };
         let now = Instant::now();
-        Watched {
-            since: now,
-            due: now + first,
-            quiet: first,
-            ours: None,
-            counter: Counter::new(pid),
-            trimmer: None,
-            no_trim: None,
-        }
+        Watched { since: now, due: now + first, quiet: first, ours: None, trimmer: None, no_trim: None }
     }
 
     /// Whether the process still runs, and is the owner of the process slot: it then has the status page mapped. The
@@ -191,23 +176,23 @@ fn is_status_page(mapping: &linux::maps::Mapping, inode: u64) -> bool {
     mapping.inode == inode && mapping.path.bytes().starts_with(name.as_bytes())
 }
 
-fn watch(memory: &SharedMemory, wanted: Wanted, over: &AtomicBool) -> Seen {
+fn watch(memory: &SharedMemory, wanted: Wanted, counts: &Shared, over: &AtomicBool) -> Seen {
     let mut seen = Seen::default();
     let mut all: BTreeMap<Pid, Watched> = BTreeMap::new();
     let Some(page) = StatusPage::of(memory.words()) else { return seen };
     let inode = std::fs::metadata(memory.path()).map_or(0, |about| about.ino());
     if let Some(pid) = wanted.without_slot {
-        all.insert(pid, Watched { ours: pid.open().ok(), ..Watched::new(pid, wanted) });
+        all.insert(pid, Watched { ours: pid.open().ok(), ..Watched::new(wanted) });
     }
     let begun = Instant::now();
     while !over.load(Relaxed) {
         let doorbell = page.doorbell().load(Relaxed);
         for slot in page.slots_in_use() {
             let Some(pid) = pid_of(slot) else { continue };
-            let watched = all.entry(pid).or_insert_with(|| Watched::new(pid, wanted));
+            let watched = all.entry(pid).or_insert_with(|| Watched::new(wanted));
             if slot.stage() == Stage::Leaving {
                 if wanted.report && matches!(watched.presence(pid, inode), Presence::Ours) {
-                    count(pid, watched, &mut seen);
+                    counts.lock().count(pid);
                 }
                 slot.set_stage(Stage::Counted);
                 shared_memory::wake(slot.stage_word());
@@ -215,13 +200,17 @@ fn watch(memory: &SharedMemory, wanted: Wanted, over: &AtomicBool) -> Seen {
                 page.release(&slot);
             }
         }
+        for pid in counts.lock().take_arrived() {
+            let new = || Watched { ours: pid.open().ok(), due: Instant::now(), ..Watched::new(wanted) };
+            all.entry(pid).or_insert_with(new);
+        }
         let mut gone = Vec::new();
         for (pid, watched) in all.iter_mut().filter(|(_, watched)| watched.due <= Instant::now()) {
             let stays = match watched.presence(*pid, inode) {
                 Presence::Ours => {
                     // A process that exits waits for this thread.
                     let stop = || over.load(Relaxed) || page.doorbell().load(Relaxed) != doorbell;
-                    scan(*pid, watched, wanted, &mut seen, begun.elapsed(), &stop)
+                    scan(*pid, watched, wanted, &mut seen, counts, begun.elapsed(), &stop)
                 }
                 Presence::Gone => false,
                 Presence::Unknown => {
@@ -236,6 +225,7 @@ fn watch(memory: &SharedMemory, wanted: Wanted, over: &AtomicBool) -> Seen {
         for pid in gone {
             let left = page.slots_in_use().filter(|slot| pid_of(*slot) == Some(pid)).collect::<Vec<_>>();
             left.iter().for_each(|slot| page.release(slot));
+            counts.lock().ended(pid);
             all.remove(&pid).into_iter().for_each(|watched| add_totals(watched, &mut seen));
         }
         let next = all.values().map(|watched| watched.due).min();
@@ -253,7 +243,7 @@ fn watch(memory: &SharedMemory, wanted: Wanted, over: &AtomicBool) -> Seen {
     }
     all.into_values().for_each(|watched| add_totals(watched, &mut seen));
     let totals = page.totals();
-    seen.processes = page.processes().into();
+    (seen.programs, seen.processes) = (page.programs().into(), page.processes().into());
     (seen.aligned, seen.reserved_ever, seen.code) = (totals.aligned, totals.reserved, totals.code);
     seen.turned_away = page.refused();
     let counted = LeftOut::ALL.iter().map(|why| (why.words().to_owned(), u64::from(page.left_out(*why))));
@@ -271,10 +261,11 @@ fn scan(
     watched: &mut Watched,
     wanted: Wanted,
     seen: &mut Seen,
+    counts: &Shared,
     now: Duration,
     stop: &dyn Fn() -> bool,
 ) -> bool {
-    if wanted.report && !count(pid, watched, seen) {
+    if wanted.report && !counts.lock().count(pid) {
         return false;
     }
     watched.quiet = (watched.quiet * 2).min(SCAN_EVERY_MAX);
@@ -305,39 +296,6 @@ fn is_there(pid: Pid) -> bool {
     linux::status::status(&*HOST, pid).is_ok_and(|status| !status.zombie)
 }
 
-/// Counts windows, and keeps the count as the last one, and if it is the highest one. False when the process has ended.
-fn count(pid: Pid, watched: &mut Watched, seen: &mut Seen) -> bool {
-    match watched.counter.count(&*HOST) {
-        Ok(counted) => {
-            if counted.forbidden {
-                seen.forbidden.entry(pid).or_insert_with(|| forbidding(pid));
-            } else {
-                seen.forbidden.remove(&pid);
-            }
-            // An exiting process no longer has this figure.
-            let peak = status::status(&*HOST, pid).map_or(Bytes(0), |status| status.rss_peak);
-            seen.rss_peak = seen.rss_peak.max(peak);
-            let fullness = |counted: &Counted| (counted.total.allocated_windows, counted.total.reserved_windows);
-            let fuller = seen.fullest.get(&pid).is_none_or(|before| fullness(&counted) >= fullness(before));
-            if counted.is_of_interest() {
-                if fuller {
-                    seen.fullest.insert(pid, counted.clone());
-                }
-                seen.last.insert(pid, counted);
-            } else {
-                seen.last.remove(&pid);
-            }
-            true
-        }
-        Err(error) => !error.is_gone(),
-    }
-}
-
-fn forbidding(pid: Pid) -> String {
-    let name = status::status(&*HOST, pid).map_or_else(|_| linux::Untrusted::from("?"), |status| status.name);
-    prohibition::note(pid, &name, &thp_permission::origin(&*HOST, pid))
-}
-
 fn add_totals(watched: Watched, seen: &mut Seen) {
     add_trimmed(watched.trimmer, seen);
     if seen.no_trim.is_none() {
@@ -351,6 +309,7 @@ fn add_trimmed(trimmer: Option<Trimmer>, seen: &mut Seen) {
         seen.returned += trimmer.totals.returned;
         seen.torn.0 += trimmer.totals.torn;
         seen.torn.1 += trimmer.totals.torn_returned;
-        seen.promoted_again += trimmer.totals.promoted_again;
+        seen.promoted_again.0 += trimmer.totals.promoted_again;
+        seen.promoted_again.1 += trimmer.promoted_still_huge();
     }
 }
