@@ -18,6 +18,7 @@ mod probe;
 mod program;
 pub mod requirement;
 pub mod runner;
+mod secret_memory;
 pub mod setting;
 mod swap;
 pub mod table;

@@ -12,6 +12,7 @@ use linux::pagemap::{PageEntry, Pagemap};
 use linux::process_madvise::{Advice, advise};
 use linux::{Rooted, describe};
 use rustix::io::Errno;
+use units::Bytes;
 
 use crate::cases::walk::ABOVE_47_BITS;
 use crate::cases::{disk_file, elf32, llc_refill, memcached, programs, resctrl_host};
@@ -85,6 +86,8 @@ fn capability(requirement: Requirement) -> Capability {
         Requirement::MemcachedSource => Ok(memcached_source()),
         Requirement::Fuse => Ok(written("/dev/fuse")),
         Requirement::LoopDevices => Ok(loop_devices()),
+        Requirement::Btrfs => Ok(btrfs()),
+        Requirement::SecretMemory => Ok(secret_memory()),
         Requirement::ResctrlEmulator => Ok(program("resctrl-emulator", programs::resctrl_emulator())),
         Requirement::Resctrl => Ok(resctrl()),
     };
@@ -182,14 +185,32 @@ fn written(path: &str) -> Capability {
 }
 
 fn loop_devices() -> Capability {
-    let is_there = |name: &&str| {
-        ["/usr/sbin", "/sbin", "/usr/bin", "/bin"]
-            .iter()
-            .any(|folder| fs::exists(format!("{folder}/{name}")).unwrap_or(false))
-    };
-    match ["losetup", "mkfs.ext4", "mount", "unshare"].into_iter().find(|name| !is_there(name)) {
+    match ["losetup", "mkfs.ext4", "mount", "unshare"].into_iter().find(|name| !is_installed(name)) {
         Some(name) => program(name, None),
         None => written("/dev/loop-control"),
+    }
+}
+
+fn is_installed(name: &str) -> bool {
+    let folders = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
+    folders.iter().any(|folder| fs::exists(format!("{folder}/{name}")).unwrap_or(false))
+}
+
+fn btrfs() -> Capability {
+    let kinds = fs::read_to_string("/proc/filesystems").unwrap_or_default();
+    if !is_installed("mkfs.btrfs") {
+        program("mkfs.btrfs", None)
+    } else if kinds.lines().any(|kind| kind.trim() == "btrfs") {
+        loop_devices()
+    } else {
+        Capability::NotInThisKernel("no btrfs in /proc/filesystems".to_owned())
+    }
+}
+
+fn secret_memory() -> Capability {
+    match crate::secret_memory::SecretMemory::make(Bytes::mib(2)) {
+        Ok(_) => Capability::Available,
+        Err(errno) => refused(errno),
     }
 }
 

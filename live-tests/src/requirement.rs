@@ -100,6 +100,10 @@ pub enum Requirement {
     Fuse,
     /// Loop devices, and the programs that make and mount file systems on them.
     LoopDevices,
+    /// btrfs, and the program that makes one.
+    Btrfs,
+    /// Memory that the kernel cannot read (memfd_secret(2)).
+    SecretMemory,
     /// The emulator of resctrl, beside the command.
     ResctrlEmulator,
     /// resctrl itself, mounted.
@@ -108,7 +112,7 @@ pub enum Requirement {
 
 impl Requirement {
     /// All requirements, in the order of the tables.
-    pub const ALL: [Requirement; 49] = [
+    pub const ALL: [Requirement; 51] = [
         Requirement::Root,
         Requirement::RemoteAdvice,
         Requirement::RemoteCollapse,
@@ -156,6 +160,8 @@ impl Requirement {
         Requirement::MemcachedSource,
         Requirement::Fuse,
         Requirement::LoopDevices,
+        Requirement::Btrfs,
+        Requirement::SecretMemory,
         Requirement::ResctrlEmulator,
         Requirement::Resctrl,
     ];
@@ -210,6 +216,8 @@ impl Requirement {
             Requirement::MemcachedSource => "memcached's source",
             Requirement::Fuse => "FUSE",
             Requirement::LoopDevices => "loop devices",
+            Requirement::Btrfs => "btrfs",
+            Requirement::SecretMemory => "memfd_secret",
             Requirement::ResctrlEmulator => "resctrl-emulator",
             Requirement::Resctrl => "resctrl",
         }
@@ -237,6 +245,7 @@ impl Requirement {
             Requirement::SystemdAnalyze,
             Requirement::MemcachedSource,
             Requirement::LoopDevices,
+            Requirement::Btrfs,
             Requirement::ResctrlEmulator,
         ];
         let machine = [

@@ -22,6 +22,7 @@ use access::refaults::Counts;
 use linux::capabilities::{self, Capability};
 use linux::cgroup::charges::Charges;
 use linux::cgroup::group::Group;
+use linux::halted::{HaltedProcess, halted_among};
 use linux::kpagecgroup::GroupTable;
 use linux::kpageflags::FrameTable;
 use linux::probe::Known;
@@ -74,6 +75,9 @@ pub struct Census {
     pub not_read: Vec<NotRead>,
     /// Processes too large to read their accessed bits: their memory counts as idle by the kernel's list alone.
     pub too_large: u64,
+    /// Processes that are frozen or stopped: until they run, no access is no sign of idle memory.
+    #[serde(default)]
+    pub halted: Vec<HaltedProcess>,
     /// masu runs in a pid namespace: processes outside of it are invisible, and their code counts as read-only data.
     pub in_pid_namespace: bool,
     /// Fraction of the frames that was read.
@@ -200,7 +204,7 @@ pub fn of_host(files: &impl KernelFiles, closeness: Closeness) -> Result<Census,
     let memory = Memory::of(files)?;
     let host = HostFrames { table: &table, memory: &memory };
     let code = code::of_host(files, host)?;
-    let tally = Tally::of_host(host, &code.frames, closeness)?;
+    let tally = Tally::of_host(host, &code, closeness)?;
     let counted = vmstat::vmstat(files)?;
     let refaults = ["workingset_refault_file", "workingset_refault_anon"].map(|name| counted.get(name));
     let census = of_tally(files, &tally, code, None, refaults, begin)?;
@@ -218,7 +222,7 @@ pub fn of_group(files: &impl KernelFiles, group: &Group, closeness: Closeness) -
     let host = HostFrames { table: &table, memory: &memory };
     let code = code::of_host(files, host)?;
     let charged = Charged { table: GroupTable::open()?, groups: &group.inodes };
-    let tally = Tally::of_groups(host, &code.frames, &charged, closeness)?;
+    let tally = Tally::of_groups(host, &code, &charged, closeness)?;
     let census = of_tally(files, &tally, code, Some(&group.processes), group.refaults, begin)?;
     Ok(Census { of_kernel: group.charges(files)?, ..census })
 }
@@ -239,6 +243,7 @@ fn of_tally(
     let accessed = Accessed::of(files, &processes);
     let census = Census {
         too_large: accessed.too_large,
+        halted: halted_among(files, processes.iter().map(|process| process.pid)),
         rest: Rest::ALL.iter().map(|rest| tally.rest(*rest)).collect(),
         file_refaults,
         swap_refaults,
@@ -300,6 +305,7 @@ pub fn of_processes(files: &impl KernelFiles, pids: &BTreeSet<Pid>, closeness: C
     let accessed = Accessed::of(files, &processes);
     let census = Census {
         too_large: accessed.too_large,
+        halted: halted_among(files, processes.iter().map(|process| process.pid)),
         rest: all.rest(),
         sampled_fraction,
         processes_not_read: unanswered.len() as u64,
@@ -338,6 +344,7 @@ impl Census {
             processes_not_read: 0,
             not_read: Vec::new(),
             too_large: 0,
+            halted: Vec::new(),
             in_pid_namespace: false,
             sampled_fraction: 1.0,
             error_bound_bytes: Bytes(0),
@@ -369,16 +376,16 @@ impl Census {
 }
 
 fn of_runner(files: &impl KernelFiles, runner: code::Runner) -> OfProcess {
-    let code = runner.code.bytes();
+    let (code, secret) = (runner.code.bytes(), runner.secret.bytes());
     let status = runner.status;
     OfProcess {
         pid: runner.pid,
         name: status.name,
         code_bytes: code,
         // The kernel counts per processor and adds up now and then, so the sum may lag behind the page tables.
-        read_only_bytes: status.rss_file.saturating_sub(code),
+        read_only_bytes: status.rss_file.saturating_sub(code + secret),
         data_bytes: status.rss_anon,
-        shared_bytes: status.rss_shmem,
+        shared_bytes: status.rss_shmem + secret,
         major_faults: major_faults(files, runner.pid),
     }
 }
@@ -391,6 +398,7 @@ fn major_faults(files: &impl KernelFiles, pid: Pid) -> u64 {
 #[cfg(test)]
 mod tests {
     use linux::fake::FakeKernel;
+    use linux::halted::Halted;
 
     use super::*;
 
@@ -436,6 +444,7 @@ mod tests {
             processes_not_read: 1,
             not_read: vec![NotRead { processes: 1, first: "gone".to_owned() }],
             too_large: 1,
+            halted: vec![HaltedProcess { pid: Pid(8), name: "x".into(), why: Halted::Stopped }],
             in_pid_namespace: true,
             sampled_fraction: 0.25,
             error_bound_bytes: Bytes(10),

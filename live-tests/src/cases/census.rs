@@ -18,6 +18,7 @@ use super::run::Folder;
 use super::{Outcome, no_automatic_huge_pages};
 use crate::group::Group;
 use crate::host::{Host, LiveTest, tests};
+use crate::secret_memory::SecretMemory;
 use crate::setting::Setting;
 use crate::target_process::{Backing, TargetProcess};
 
@@ -39,6 +40,7 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     what_is_mapped_of_the_huge_page_pool_is_of_no_class [ReservedHuge];
     one_look_leaves_ctrl_c_as_it_is;
     what_a_census_cannot_look_at_is_named;
+    memory_that_the_kernel_cannot_read_is_shared_memory [SecretMemory];
 };
 
 /// User id of nobody, which owns nothing.
@@ -507,5 +509,24 @@ fn what_a_census_cannot_look_at_is_named(_: &Host) -> Outcome {
     let expected =
         "masu: cannot read frame numbers without CAP_SYS_ADMIN: operation not permitted (EPERM)\n    Run as root";
     assert!(denied.err.starts_with(expected), "{denied:?}");
+    Ok(())
+}
+
+/// Its frames look like locked ones of a file.
+fn memory_that_the_kernel_cannot_read_is_shared_memory(_: &Host) -> Outcome {
+    let own = std::process::id().to_string();
+    let shared = |report: &Value| amount(of_class(report, "shared"), "bytes");
+    let of_host = ["census", "--exact", "--json"];
+    let (before, before_host) = (json(&["census", &own, "--json"])?, json(&of_host)?);
+    let length = Bytes::mib(6);
+    let _secret = SecretMemory::make(length)?;
+    let (after, after_host) = (json(&["census", &own, "--json"])?, json(&of_host)?);
+    let more = shared(&after) - shared(&before);
+    assert!(more >= length.0 as f64, "{more} more of the process: {after}");
+    let more = shared(&after_host) - shared(&before_host);
+    // Others use shared memory meanwhile.
+    assert!(more >= length.0 as f64 / 2.0, "{more} more of the host");
+    let process = &after["processes"][0];
+    assert!(amount(process, "shared_bytes") >= length.0 as f64, "{process}");
     Ok(())
 }

@@ -43,7 +43,7 @@ impl Accessed {
                 }
                 // Written pages of a private mapping are data, and may be the accessed ones.
                 let object = detail.referenced.saturating_sub(detail.anonymous);
-                let class = if is_shared_memory(mapping) || mounts.is_in_memory(mapping.device) {
+                let class = if is_shared_memory(mapping) || mapping.is_secret() || mounts.is_in_memory(mapping.device) {
                     Class::Shared
                 } else if mapping.permissions.execute {
                     Class::Code

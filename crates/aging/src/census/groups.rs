@@ -12,7 +12,6 @@ use linux::{Error, KernelFiles, Untrusted};
 use serde::{Deserialize, Serialize};
 use units::{Bytes, cast};
 
-use super::frame_set::FrameSet;
 use super::memory::Memory;
 use super::processes::HostFrames;
 use super::tally::{ByLruState, GroupTally, fraction};
@@ -65,7 +64,7 @@ pub fn of_all(files: &impl KernelFiles, closeness: Closeness) -> Result<Groups, 
     let table = frame_table(files)?;
     let memory = Memory::of(files)?;
     let host = HostFrames { table: &table, memory: &memory };
-    let code: FrameSet = code::of_host(files, host)?.frames;
+    let code = code::of_host(files, host)?;
     let all = limited::groups(files)?;
     let tally = GroupTally::of(host, &code, &GroupTable::open()?, &counted_for(&all), closeness)?;
     let no_lists = why_no_lists(files)?;

@@ -71,7 +71,8 @@ impl Frames {
                 let Some(frame) = entry.frame() else { continue };
                 if entry.is_file() { of_files.push(frame) } else { others.push(frame) }
             }
-            self.insert(&of_files, Kind::of_frames(&of_files, host.table, host.memory)?, code);
+            let of_file = || Kind::of_frames(&of_files, host.table, host.memory);
+            self.insert(&of_files, if mapping.is_secret() { Kind::Shared } else { of_file()? }, code);
             // In a mapping without a file, pages without a file are the process's own.
             let kind =
                 if mapping.inode == 0 { Kind::Anonymous } else { Kind::of_frames(&others, host.table, host.memory)? };

@@ -8,6 +8,7 @@ use linux::kpageflags::{FrameFlags, FrameTable};
 use linux::probe::Known;
 use units::{Bytes, Pages, cast};
 
+use super::code::Code;
 use super::frame_set::FrameSet;
 use super::processes::HostFrames;
 use super::{Closeness, OfClass, OfRest};
@@ -106,7 +107,7 @@ impl Tally {
     ///
     /// # Errors
     /// `Denied` without CAP_SYS_ADMIN.
-    pub fn of_host(host: HostFrames<'_>, code: &FrameSet, closeness: Closeness) -> Result<Tally, Error> {
+    pub fn of_host(host: HostFrames<'_>, code: &Code, closeness: Closeness) -> Result<Tally, Error> {
         Tally::of(host, code, None, closeness, SAMPLED_BLOCKS)
     }
 
@@ -116,7 +117,7 @@ impl Tally {
     /// `Denied` without CAP_SYS_ADMIN.
     pub fn of_groups(
         host: HostFrames<'_>,
-        code: &FrameSet,
+        code: &Code,
         only: &Charged<'_>,
         closeness: Closeness,
     ) -> Result<Tally, Error> {
@@ -132,7 +133,7 @@ impl Tally {
 
     fn of(
         host: HostFrames<'_>,
-        code: &FrameSet,
+        code: &Code,
         only: Option<&Charged<'_>>,
         closeness: Closeness,
         blocks: u64,
@@ -154,8 +155,10 @@ impl Tally {
                 only.is_none_or(|only| groups.get(index).is_some_and(|group| only.groups.contains(group)))
             };
             let meant = (pick.first..).zip(&flags).enumerate().filter(|(index, _)| is_meant(*index));
-            let frames =
-                meant.map(|(_, (frame, flags))| Ok((of_its_block(table, frame, *flags)?, code.contains(frame))));
+            let frames = meant.map(|(_, (frame, flags))| {
+                let flags = of_its_block(table, frame, *flags)?;
+                Ok((code.flags(frame, flags), code.frames.contains(frame)))
+            });
             tally.add(pick, frames)?;
         }
         Ok(tally)
@@ -221,7 +224,7 @@ impl GroupTally {
     /// `Denied` without CAP_SYS_ADMIN.
     pub fn of(
         HostFrames { table, memory }: HostFrames<'_>,
-        code: &FrameSet,
+        code: &Code,
         charged: &GroupTable,
         counted_for: &BTreeMap<u64, BTreeSet<usize>>,
         closeness: Closeness,
@@ -237,8 +240,8 @@ impl GroupTally {
             let mut seen: BTreeMap<usize, [Seen; Class::ALL.len()]> = BTreeMap::new();
             for ((frame, flags), inode) in (pick.first..).zip(&flags).zip(&inodes) {
                 let Some(groups) = counted_for.get(inode) else { continue };
-                let flags = of_its_block(table, frame, *flags)?;
-                if let Use::Aged(class, _) = use_of(flags, code.contains(frame)) {
+                let flags = code.flags(frame, of_its_block(table, frame, *flags)?);
+                if let Use::Aged(class, _) = use_of(flags, code.frames.contains(frame)) {
                     groups.iter().for_each(|group| seen.entry(*group).or_default()[class as usize].count(flags));
                 }
             }

@@ -125,6 +125,43 @@ pub fn halted(files: &impl KernelFiles, pid: Pid) -> Option<Halted> {
     found
 }
 
+/// A process that cannot run.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct HaltedProcess {
+    /// Pid.
+    pub pid: Pid,
+    /// Command name.
+    pub name: Untrusted,
+    /// Cause.
+    #[serde(flatten)]
+    pub why: Halted,
+}
+
+/// Processes among these that cannot run.
+pub fn halted_among(files: &impl KernelFiles, pids: impl IntoIterator<Item = Pid>) -> Vec<HaltedProcess> {
+    let mut found = Vec::new();
+    let mut add = |pid: Pid, why: Option<Halted>| {
+        let name = || status::status(files, pid).map_or_else(|_| "ended".into(), |status| status.name);
+        found.extend(why.map(|why| HaltedProcess { pid, name: name(), why }));
+    };
+    let mut traced = Vec::new();
+    for pid in pids {
+        let mut looks = Looks::default();
+        let why = looks.look(files, pid);
+        if looks.switches.is_some() {
+            traced.push((pid, looks));
+        } else {
+            add(pid, why);
+        }
+    }
+    if !traced.is_empty() {
+        std::thread::sleep(BETWEEN_LOOKS);
+    }
+    traced.into_iter().for_each(|(pid, mut looks)| add(pid, looks.look(files, pid)));
+    found.sort_by_key(|of| of.pid);
+    found
+}
+
 /// Sum of the context switches of all threads; `None` if one of them is in no stop of a tracer's.
 fn switches_in_stops(files: &impl KernelFiles, pid: Pid) -> Option<u64> {
     let threads = files.list(&pid.file("task")).ok()?;
@@ -173,6 +210,22 @@ mod tests {
             assert_eq!(halted(&FakeKernel::new().file("proc/42/stat", &stat_of(state)), Pid(42)), None, "{state}");
         }
         assert_eq!(halted(&FakeKernel::new(), Pid(42)), None);
+    }
+
+    #[test]
+    fn those_of_several_that_cannot_run_are_found_with_their_names() {
+        let kernel = traced(7)
+            .file("proc/43/stat", &stat_of('T'))
+            .file("proc/43/status", &status_of("y", 0, 0))
+            .file("proc/44/stat", &stat_of('S'));
+        let found = halted_among(&kernel, [44, 43, 42, 41].map(Pid));
+        let all: Vec<(Pid, String, String)> =
+            found.iter().map(|of| (of.pid, of.name.to_string(), of.why.to_string())).collect();
+        let tracer = "stopped by its tracer, process 9 (gdb)";
+        let expected = [(42, "x", tracer), (43, "y", "stopped by a signal (SIGSTOP or Ctrl-Z)")];
+        assert_eq!(all, expected.map(|(pid, name, why)| (Pid(pid), name.to_owned(), why.to_owned())));
+        let json = serde_json::to_value(&found[1]).unwrap();
+        assert_eq!(json, serde_json::json!({"pid": 43, "name": "y", "cause": "stopped"}));
     }
 
     #[test]

@@ -115,6 +115,12 @@ impl FrameFlags {
         self.has(bits::SWAP_BACKED)
     }
 
+    /// The same flags for memory without a file on a disk, where the kernel does not mark it so (memfd_secret(2)).
+    #[must_use]
+    pub const fn of_memory(self) -> FrameFlags {
+        FrameFlags(self.0 | 1 << bits::SWAP_BACKED)
+    }
+
     /// In the page table of some process (KPF_MMAP).
     pub const fn is_mapped(self) -> bool {
         self.has(bits::MMAP)

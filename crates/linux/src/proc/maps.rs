@@ -44,6 +44,11 @@ impl Mapping {
             path.is_empty() || path == b"[heap]" || path.starts_with(b"[stack") || path.starts_with(b"[anon:");
         !self.permissions.shared && self.inode == 0 && named_like_memory
     }
+
+    /// True for memory that the kernel itself cannot read (memfd_secret(2)). Its frames look like those of a file.
+    pub fn is_secret(&self) -> bool {
+        self.device.0 == 0 && self.path.bytes() == b"/secretmem (deleted)"
+    }
 }
 
 /// Permissions of a mapping. Prints as the kernel writes it: `rw-p`.

@@ -13,6 +13,7 @@ use aging::census::{self, Census, Closeness, Managed, OfClass, OfProcess};
 use aging::class::Class;
 use linux::cgroup::charges::Charges;
 use linux::cgroup::group;
+use linux::halted::HaltedProcess;
 use linux::meminfo::meminfo;
 use linux::probe::Known;
 use linux::{Error, KernelFiles, NotRead, Pid, stat};
@@ -175,6 +176,9 @@ impl Series {
             let now: Vec<Option<u64>> = census.classes.iter().map(|of| of.refaults.value().copied()).collect();
             let came_back = self.counter.as_ref().map(|_| self.since(&now));
             print(out, &census, since, came_back.as_deref())?;
+            if !matches!(self.whom, Whom::Host) {
+                print_halted(out, &census)?;
+            }
             (self.before, self.before_by_class) = (refaults, now);
         }
         Ok(true)
@@ -339,6 +343,18 @@ fn print(
         let what = if *processes == 1 { "process" } else { "processes" };
         writeln!(out, "{processes} {what} could not be read, whose code counts as read-only data; the first: {first}")?;
     }
+    Ok(())
+}
+
+/// Processes that cannot run, and so touch nothing.
+fn print_halted(out: &mut impl Write, census: &Census) -> Result<(), Failure> {
+    let Some(HaltedProcess { pid, name, why }) = census.halted.first() else { return Ok(()) };
+    let whose = match census.halted.len() {
+        1 => String::new(),
+        count => format!("{count} of {} processes cannot run; ", census.processes.len()),
+    };
+    writeln!(out, "{whose}process {pid} ({name}) is {why}: until it runs, no access is no sign of idle memory")?;
+    writeln!(out, "    {}", why.remedy(*pid))?;
     Ok(())
 }
 
