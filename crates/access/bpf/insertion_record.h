@@ -36,7 +36,7 @@ struct inserter {
 	__u64 start_ns; /* distinguishes it from a later one with the same pid */
 	__u8 name[16];  /* of its first thread */
 	__u32 of_kernel;
-	__u32 unused;
+	__u32 parent; /* process that started it, or has taken it over */
 };
 
 enum insertion_member {

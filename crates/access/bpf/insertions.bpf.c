@@ -58,6 +58,7 @@ struct task_struct {
 	__s32 tgid;
 	__u64 start_time;
 	struct task_struct *group_leader;
+	struct task_struct *real_parent;
 	char comm[16];
 	struct css_set *cgroups;
 	struct signal_struct *signal;
@@ -150,6 +151,7 @@ static void note_inserter(__u32 process)
 	struct inserter now = {
 		.start_ns = BPF_CORE_READ(task, group_leader, start_time),
 		.of_kernel = !!(BPF_CORE_READ(task, flags) & PF_KTHREAD),
+		.parent = BPF_CORE_READ(task, group_leader, real_parent, tgid),
 	};
 	const struct inserter *known = bpf_map_lookup_elem(&inserters, &process);
 

@@ -84,6 +84,8 @@ pub struct Inserter {
     pub of_kernel: bool,
     /// Start, in nanoseconds: distinguishes it from a later process with the same pid.
     pub start_ns: u64,
+    /// Its parent then; `None` for a process of the kernel's own, and for the first process.
+    pub parent: Option<Pid>,
 }
 
 /// Insertions of the selected processes, or of the others.
@@ -210,7 +212,8 @@ impl Insertions {
         let bytes = self.inserters.lookup(&pid.0.to_ne_bytes(), MapFlags::ANY).ok().flatten()?;
         let record = InserterRecord::from_bytes(&bytes)?;
         let name = Untrusted::new(record.name());
-        Some(Inserter { name, of_kernel: record.of_kernel != 0, start_ns: record.start_ns })
+        let parent = i32::try_from(record.parent).ok().filter(|parent| *parent > 0).map(Pid);
+        Some(Inserter { name, of_kernel: record.of_kernel != 0, start_ns: record.start_ns, parent })
     }
 
     /// Pages inserted and not reported, since the start.

@@ -68,7 +68,9 @@ impl fmt::Display for Left {
         match why {
             Reason::Mapped => write!(f, "{bytes} mapped or in use by {whose}"),
             Reason::Unwritten => write!(f, "{bytes} not yet written to disk"),
-            Reason::Unreachable => write!(f, "{bytes} in files{device} that masu cannot open or drop"),
+            Reason::Unreachable => {
+                write!(f, "{bytes} in files{device} that masu cannot open or drop (deleted ones included)")
+            }
             Reason::BlockDevice => write!(f, "{bytes} of the block device itself{device}"),
             Reason::Metadata => write!(f, "{bytes} of file-system metadata{device}"),
             Reason::ReadAgain => write!(f, "{bytes} that {whose} reads again and again"),

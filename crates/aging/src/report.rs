@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use linux::halted::HaltedProcess;
 use linux::journal::LeftAlone;
 use linux::{Pid, Untrusted};
 use serde::{Deserialize, Serialize};
@@ -123,6 +124,13 @@ pub enum Event {
     Unconnected {
         /// Amount.
         bytes: Bytes,
+        /// Processes among them that ended before their connections could be looked at.
+        unseen_processes: usize,
+    },
+    /// Processes of the group, or named ones, that are frozen or stopped.
+    Halted {
+        /// The processes.
+        processes: Vec<HaltedProcess>,
     },
     /// A kernel setting was written.
     #[serde(rename = "turned")]
@@ -344,9 +352,26 @@ impl fmt::Display for Event {
                     "meanwhile; it is not followed. If it reads or writes for them, `--pid {include}` includes it"
                 )
             }
-            Event::Unconnected { bytes } => {
+            Event::Unconnected { bytes, unseen_processes } => {
                 write!(f, "others on the same devices brought {bytes} into the page cache meanwhile; ")?;
-                f.write_str("masu sees no connection of theirs to the streams")
+                f.write_str("masu sees no connection of theirs to the streams")?;
+                match unseen_processes {
+                    0 => Ok(()),
+                    1 => f.write_str("; one of their processes ended before masu could look"),
+                    count => write!(f, "; {count} of their processes ended before masu could look"),
+                }
+            }
+            Event::Halted { processes } => {
+                let Some(HaltedProcess { pid, name, why }) = processes.first() else { return Ok(()) };
+                let more = match processes.len() {
+                    0 | 1 => String::new(),
+                    count => format!("{count} processes cannot run; "),
+                };
+                write!(
+                    f,
+                    "{more}process {pid} ({name}) is {why}: until it runs, it brings nothing in, and its pages age like "
+                )?;
+                write!(f, "unused ones. {}", why.remedy(*pid))
             }
             Event::Written { path, value, class } => write!(f, "{path} <- {value} ({})", class.name()),
             Event::Nothing { class, why } => write!(f, "{}: nothing to do: {why}", class.name()),
@@ -381,6 +406,8 @@ impl fmt::Display for UnlockReason {
 
 #[cfg(test)]
 mod tests {
+    use linux::halted::Halted;
+
     use super::*;
     use crate::left_pages::Reason;
 
@@ -432,18 +459,38 @@ mod tests {
             of_kernel,
             include_pid: Some(Pid(7)),
         };
+        let unconnected =
+            |unseen_processes| Event::Unconnected { bytes: Bytes::mib(512), unseen_processes }.to_string();
         assert_eq!(
             of(false).to_string(),
             "process 42 (walsender) is connected to the streams and brought 512.0 MiB into the page cache meanwhile; it is \
              not followed. If it reads or writes for them, `--pid 7` includes it"
         );
         assert_eq!(
-            Event::Unconnected { bytes: Bytes::mib(512) }.to_string(),
+            unconnected(0),
             "others on the same devices brought 512.0 MiB into the page cache meanwhile; masu sees no connection of theirs \
              to the streams"
         );
+        assert!(unconnected(9).ends_with("; 9 of their processes ended before masu could look"));
+        assert!(unconnected(1).ends_with("; one of their processes ended before masu could look"));
         assert!(of(true).to_string().starts_with("kernel thread 42 (walsender) brought 512.0 MiB"));
         assert!(!of(true).to_string().contains("--pid"), "no option includes a kernel thread");
+    }
+
+    #[test]
+    fn processes_that_cannot_run_are_named_with_cause_and_remedy() {
+        let why = Halted::Frozen { group: "/sys/fs/cgroup/web".to_owned() };
+        let of = |pid| HaltedProcess { pid: Pid(pid), name: "nginx".into(), why: why.clone() };
+        let line = Event::Halted { processes: vec![of(7)] }.to_string();
+        assert!(
+            line.starts_with("process 7 (nginx) is frozen (control group /sys/fs/cgroup/web): until it runs"),
+            "{line}"
+        );
+        assert!(line.contains("Thaw the group"), "{line}");
+        let lines = Event::Halted { processes: vec![of(7), of(8)] };
+        assert!(lines.to_string().starts_with("2 processes cannot run; process 7 (nginx)"));
+        let json = serde_json::to_value(&lines).unwrap();
+        assert_eq!((&json["event"], &json["processes"][1]["cause"]), (&"halted".into(), &"frozen".into()));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Drop-behind for streams: pages that streams insert into the page cache are dropped again, and no others.
 //!
 //! `policy` decides the time; `detect` finds streams when none was named; `passes` tells a second use from the first;
-//! `kept` has the pages that stay while memory is free; `mapped` handles pages that the stream maps; `layers` finds the
+//! `kept` has the pages that stay while memory is free, `lately` those of mappings; `mapped` handles pages that the stream maps; `layers` finds the
 //! work done for a stream by others; `raw` tells reads of a block device from those of metadata; `intake` reads the
 //! insertions; `act` drops pages, and verifies the result; `tally` adds up.
 
@@ -10,6 +10,7 @@ pub mod detect;
 pub mod due;
 mod intake;
 pub mod kept;
+pub mod lately;
 pub mod layers;
 pub mod lifetimes;
 pub mod mapped;
@@ -34,6 +35,7 @@ use act::{DropResult, Dropper, Places};
 use detect::Detector;
 use due::Due;
 use kept::Kept;
+use lately::Lately;
 use layers::{Layers, Named};
 use lifetimes::{Lifetimes, free_memory};
 use mapped::{OwnMappings, mappers};
@@ -62,6 +64,7 @@ pub struct Streams {
     told: Told,
     queue: Queue,
     kept: Kept,
+    lately: Lately,
     own: OwnMappings,
     lifetimes: Lifetimes,
     /// Pages that may be kept beside those that are.
@@ -79,7 +82,8 @@ pub struct Streams {
     memory: Bytes,
     tally: Tally,
     reported: Reported,
-    unreachable_reported: usize,
+    /// Devices whose files cannot be opened, with a line about them.
+    unreachable_reported: BTreeSet<(u32, u32)>,
     forgot_at: Duration,
 }
 
@@ -155,6 +159,7 @@ impl Streams {
             told: Told::default(),
             queue: Queue::new(SETTINGS),
             kept: Kept::default(),
+            lately: Lately::default(),
             own: OwnMappings::default(),
             lifetimes: Lifetimes::default(),
             room: Pages(0),
@@ -168,7 +173,7 @@ impl Streams {
             memory,
             tally: Tally::default(),
             reported: Reported::default(),
-            unreachable_reported: 0,
+            unreachable_reported: BTreeSet::new(),
             forgot_at: Duration::ZERO,
         };
         streams.set_level(level);
@@ -236,7 +241,10 @@ impl Streams {
         let passed = |due: &Due| is_passed(&self.followed, &self.read_ahead, due);
         due.iter_mut().for_each(|due| due.may_page_out = passed(due));
         due.retain(|due| !self.keeps(files, due, now));
-        due.extend(self.own.due(files, now, |due| is_passed(&self.followed, &self.read_ahead, due)));
+        let mut unmapped = self.own.due(files, now, |due| is_passed(&self.followed, &self.read_ahead, due));
+        unmapped.retain(|due| !self.keeps_lately(files, due, now));
+        due.extend(unmapped);
+        due.extend(self.lately.over(now));
         self.drop_due(files, due, now);
         if now >= self.reported.at + LINE_EVERY {
             self.report(now, events);
@@ -245,21 +253,42 @@ impl Streams {
     }
 
     /// Leaves pages where they are for now: those of a mapping that the stream has not passed in order, and, while memory
-    /// is free, a command's clean pages that no process of it maps.
+    /// is free, a command's clean pages: of its mappings for a time, others until its end.
     fn keeps(&mut self, files: &impl KernelFiles, due: &Due, now: Duration) -> bool {
         if (due.attempts, due.writes) != (0, 0) || due.early.is_some() {
             return false;
         }
         if self.own.is_mapped(files, due, &due.pages, now) {
             // Pages read ahead and in no page table yet would be dropped, and read again at the next touch.
-            return !due.may_page_out && self.own.hold_mapped(due, &due.pages);
+            return if due.may_page_out {
+                self.keeps_lately(files, due, now)
+            } else {
+                self.own.hold_mapped(due, &due.pages)
+            };
         }
+        let stays = self.may_stay(files, due);
+        if stays {
+            self.kept.keep(due.file, due.pages.clone(), due.process);
+        }
+        stays
+    }
+
+    /// Leaves pages of a command's mapping where they are for a time.
+    fn keeps_lately(&mut self, files: &impl KernelFiles, due: &Due, now: Duration) -> bool {
+        let stays = self.may_stay(files, due);
+        if stays {
+            self.lately.keep(now, due.clone());
+        }
+        stays
+    }
+
+    /// True for a command's clean pages while memory is free.
+    fn may_stay(&mut self, files: &impl KernelFiles, due: &Due) -> bool {
         let has_room = self.keep == Keep::All && due.count() <= self.room.0;
         if !has_room || !self.dropper.may_wait(files, due) {
             return false;
         }
         self.room.0 -= due.count();
-        self.kept.keep(due.file, due.pages.clone(), due.process);
         true
     }
 
@@ -275,7 +304,10 @@ impl Streams {
         let processes: Vec<Pid> = self.kept.processes().map(|(pid, _)| pid).collect();
         let free = free_memory(files, std::iter::once(Pid::own()).chain(processes));
         self.room = Pages(kept::may_keep(&free).0 / 4096);
-        let mut due = self.kept.release(Pages(kept::must_release(&free).0.div_ceil(4096)));
+        let missing = Pages(kept::must_release(&free).0.div_ceil(4096));
+        let mut due = self.lately.release(missing);
+        let released = due.iter().map(Due::count).sum();
+        due.extend(self.kept.release(Pages(missing.0.saturating_sub(released))));
         if self.keep == Keep::ReadAgain {
             let ended = self.lifetimes.ended(files);
             if !ended.is_empty() {
@@ -325,11 +357,12 @@ impl Streams {
             result.left.entry((reason, due.file)).or_default().0 += due.count();
         }
         self.count(files, result);
+        self.count_gone(files);
         self.report(now, events);
         events.extend(self.layers.largest().into_iter().map(named));
-        let unconnected = self.layers.unconnected();
+        let (unconnected, unseen) = self.layers.unconnected();
         if unconnected >= layers::NAMED_MIN {
-            events.push(Event::Unconnected { bytes: unconnected.bytes() });
+            events.push(Event::Unconnected { bytes: unconnected.bytes(), unseen_processes: unseen });
         }
         Ok(())
     }
@@ -345,8 +378,17 @@ impl Streams {
             }
             self.kept = Kept::default();
         }
-        let due = self.kept.release(Pages(u64::MAX));
+        let due = [self.lately.release(Pages(u64::MAX)), self.kept.release(Pages(u64::MAX))].concat();
         self.drop_due(files, due, now);
+    }
+
+    /// Pages of a file system that is gone are gone with it.
+    fn count_gone(&mut self, files: &impl KernelFiles) {
+        for device in self.tally.devices() {
+            if self.dropper.is_gone(files, device) {
+                self.tally.gone(device);
+            }
+        }
     }
 
     fn drop_due(&mut self, files: &impl KernelFiles, due: Vec<Due>, now: Duration) {
@@ -421,19 +463,22 @@ impl Streams {
         }
         let dropped = self.tally.all_dropped();
         if dropped > self.reported.dropped {
+            let kept = Pages(self.kept.pages().0 + self.lately.pages().0);
             events.push(Event::Dropped {
                 bytes: Pages(dropped.0 - self.reported.dropped.0).bytes(),
                 dropped_bytes: dropped.bytes(),
-                waiting_bytes: Pages(self.tally.waiting().0.saturating_sub(self.kept.pages().0)).bytes(),
-                kept_bytes: self.kept.pages().bytes(),
+                waiting_bytes: Pages(self.tally.waiting().0.saturating_sub(kept.0)).bytes(),
+                kept_bytes: kept.bytes(),
                 left_bytes: self.tally.all_left().bytes(),
             });
             self.reported.dropped = dropped;
         }
-        for ((major, minor), why) in self.dropper.unreachable().skip(self.unreachable_reported) {
-            events.push(Event::Skipped { what: format!("files of device {major}:{minor}"), why: why.clone() });
+        for (device, why) in self.dropper.unreachable() {
+            if self.unreachable_reported.insert(*device) {
+                let (major, minor) = device;
+                events.push(Event::Skipped { what: format!("files of device {major}:{minor}"), why: why.clone() });
+            }
         }
-        self.unreachable_reported = self.dropper.unreachable().count();
     }
 }
 

@@ -29,6 +29,7 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     a_server_of_files_warms_up [MemoryGroups, Python];
     a_mapped_stream_leaves_while_it_runs_and_when_it_ends [CCompiler];
     a_file_that_is_mapped_and_read_at_random_is_read_once [Python];
+    a_file_that_is_mapped_and_read_in_order_twice_is_read_once [Python];
     a_process_that_outlives_the_command_is_followed_to_its_end;
 };
 
@@ -221,5 +222,35 @@ fn a_file_that_is_mapped_and_read_at_random_is_read_once(_: &Host) -> Outcome {
     let read: u64 = said.out.trim().parse()?;
     assert!(read * 4 <= LENGTH.bytes().0 * 5, "{read} bytes: {:?}", end_of(&report)?);
     assert!(pages(&of)? * 100 <= LENGTH.0, "{} pages are left", pages(&of)?);
+    Ok(())
+}
+
+/// Maps a file, reads it in order, and unmaps it, twice; prints what that read from the disk.
+const TWICE: &str = "
+import mmap, sys
+for turn in range(2):
+    file = open(sys.argv[1], 'rb')
+    map = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+    for place in range(0, len(map), 4096): map[place]
+    map.close()
+    file.close()
+print(next(line for line in open('/proc/self/io') if line.startswith('read_bytes')).split()[1])
+";
+
+/// Pages that it has passed stay for some seconds while memory is free.
+fn a_file_that_is_mapped_and_read_in_order_twice_is_read_once(_: &Host) -> Outcome {
+    let length = Bytes::mib(128).pages();
+    let (of, folder) = (DiskFile::make("aging-twice", length)?, Folder::make("aging-twice-lines")?);
+    let report = folder.0.join("lines");
+    let python = programs::python().ok_or("no python3")?.display().to_string();
+    let command = [python.as_str(), "-c", TWICE, &of.path().display().to_string()];
+    let memory = meminfo(&Rooted::host())?;
+    let said = Running::start(&mut aging_of(&report, &command)?)?.said()?;
+    assert_eq!((said.code(), said.err.as_str()), (0, ""));
+    let (read, end) = (said.out.trim().parse::<u64>()?, end_of(&report)?);
+    if memory.free > memory.total.scaled(0.25) {
+        assert!(read * 4 <= length.bytes().0 * 5, "{read} bytes: {end}");
+    }
+    assert!(pages(&of)? * 100 <= length.0, "{} pages are left", pages(&of)?);
     Ok(())
 }

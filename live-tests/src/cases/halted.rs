@@ -10,6 +10,7 @@ use linux::halted::{Halted, halted};
 use linux::{Pid, stat};
 use rustix::process::Signal;
 
+use super::aging::Aging;
 use super::command::{json, masu, said};
 use super::programs::{Running, TIME_LIMIT, python};
 use super::run::Folder;
@@ -24,6 +25,7 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     each_cause_is_found_and_none_where_there_is_none;
     attach_says_it_judges_nothing_and_goes_on_later [PageFrames, RemoteAdvice, HugePageModes];
     pages_and_stat_say_it [PageFrames, HugePageModes];
+    census_and_aging_say_it [PageFrames, PageTableWalk];
     a_program_under_run_that_is_stopped_is_named [Python];
     a_paged_program_that_is_halted_goes_on_and_loses_nothing [PagerLibrary, UserFaults, CPrograms];
     a_paged_program_that_is_halted_ends_by_a_signal_once_it_runs [PagerLibrary, UserFaults, CPrograms];
@@ -109,6 +111,32 @@ fn attach_says_it_judges_nothing_and_goes_on_later(_: &Host) -> Outcome {
     assert_eq!((after.code(), &report["settled"], &report["halted"]), (0, &true.into(), &serde_json::Value::Null));
     assert_eq!(report["windows_promoted"], WINDOWS, "{report}");
     process.rest()?;
+    Ok(())
+}
+
+/// Its idle memory says nothing of its use, and it brings nothing in.
+fn census_and_aging_say_it(host: &Host) -> Outcome {
+    let process = TargetProcess::start()?;
+    let pid = process.pid();
+    let freezer = Freezer::of(pid)?;
+    let number = pid.to_string();
+    let text = said(&["census", &number])?;
+    assert!(text.code() == 0 && text.out.contains(&format!("process {number} (")), "{text:?}");
+    assert!(text.out.contains(") is frozen (control group /") && text.out.contains("Thaw the group"), "{text:?}");
+    let report = json(&["census", &number, "--json"])?;
+    assert_eq!((&report["halted"][0]["pid"], &report["halted"][0]["cause"]), (&pid.0.into(), &"frozen".into()));
+    let aging = Aging::start(&["--cache", "0", "--pid", &number])?;
+    let line = aging.wait_for(|line| line["event"] == "halted")?;
+    assert_eq!(line["processes"][0]["pid"], pid.0, "{line}");
+    aging.end()?;
+    drop(freezer);
+    signal(pid, Signal::STOP)?;
+    until_state(host, pid, &['T'])?;
+    let report = json(&["census", &number, "--json"])?;
+    assert_eq!(report["halted"][0]["cause"], "stopped", "{report}");
+    signal(pid, Signal::CONT)?;
+    until_state(host, pid, &['S'])?;
+    assert_eq!(json(&["census", &number, "--json"])?["halted"], serde_json::json!([]));
     Ok(())
 }
 

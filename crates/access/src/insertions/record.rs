@@ -32,7 +32,7 @@ pub struct InserterRecord {
     pub start_ns: u64,
     pub name: [u8; 16],
     pub of_kernel: u32,
-    pub unused: u32,
+    pub parent: u32,
 }
 
 /// `INSERTION_MEMBER`.
@@ -79,10 +79,10 @@ impl InserterRecord {
     pub fn from_bytes(bytes: &[u8]) -> Option<InserterRecord> {
         let (start, rest) = bytes.split_first_chunk::<8>()?;
         let (name, rest) = rest.split_first_chunk::<16>()?;
-        let (of_kernel, unused) = rest.split_first_chunk::<4>()?;
-        let unused = u32::from_ne_bytes(unused.try_into().ok()?);
+        let (of_kernel, parent) = rest.split_first_chunk::<4>()?;
+        let parent = u32::from_ne_bytes(parent.try_into().ok()?);
         let (start_ns, of_kernel) = (u64::from_ne_bytes(*start), u32::from_ne_bytes(*of_kernel));
-        Some(InserterRecord { start_ns, name: *name, of_kernel, unused })
+        Some(InserterRecord { start_ns, name: *name, of_kernel, parent })
     }
 
     /// The name up to its first zero byte.
@@ -111,9 +111,9 @@ mod tests {
     fn an_inserter_is_decoded_and_its_name_ends_at_the_first_zero() {
         let mut bytes = 7u64.to_ne_bytes().to_vec();
         bytes.extend_from_slice(b"walsender\0\0\0\0\0\0\0");
-        bytes.extend([1u32, 0].iter().flat_map(|word| word.to_ne_bytes()));
+        bytes.extend([1u32, 9].iter().flat_map(|word| word.to_ne_bytes()));
         let found = InserterRecord::from_bytes(&bytes).unwrap();
-        assert_eq!((found.start_ns, found.name(), found.of_kernel), (7, &b"walsender"[..], 1));
+        assert_eq!((found.start_ns, found.name(), found.of_kernel, found.parent), (7, &b"walsender"[..], 1, 9));
         assert_eq!(InserterRecord::from_bytes(&bytes[1..]), None);
         assert_eq!(InserterRecord { name: [b'x'; 16], ..found }.name().len(), 16, "a name without an end");
     }
@@ -129,6 +129,6 @@ mod tests {
         }
         same!("insertion_run", Run, inode, first, pages, since_ns, device, generation, process, processor);
         same!("insertion_filter", FilterRecord, group, all, others);
-        same!("inserter", InserterRecord, start_ns, name, of_kernel, unused);
+        same!("inserter", InserterRecord, start_ns, name, of_kernel, parent);
     }
 }

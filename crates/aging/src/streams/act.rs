@@ -79,6 +79,11 @@ impl Dropper {
         &self.file_systems
     }
 
+    /// The same, to look for more of them.
+    pub fn file_systems_mut(&mut self) -> &mut FileSystems {
+        &mut self.file_systems
+    }
+
     /// Notes the process that inserted pages of a file.
     pub fn note_reader(&mut self, device: (u32, u32), reader: Pid) {
         if self.readers.len() >= DEVICES_REPORTED && !self.readers.contains_key(&device) {
@@ -91,6 +96,15 @@ impl Dropper {
             let many = readers.len().saturating_sub(READERS_MOST);
             readers.drain(..many);
         }
+    }
+
+    /// True if the file system of this device is gone: there is nothing to say about its files.
+    pub fn is_gone(&mut self, files: &impl KernelFiles, device: (u32, u32)) -> bool {
+        let is_gone = self.file_systems.is_gone(files, device);
+        if is_gone {
+            self.unreachable.remove(&device);
+        }
+        is_gone
     }
 
     /// Reasons that files of some devices cannot be opened.

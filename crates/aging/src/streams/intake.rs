@@ -91,7 +91,7 @@ impl Streams {
         let FileId { device, inode, .. } = insertion.file;
         let device = block_device::of_inode(files, device, inode).unwrap_or(device);
         self.dropper.note_reader(device, insertion.process);
-        self.layers.note(files, self.dropper.file_systems(), device, insertion.process, now);
+        self.layers.note(files, self.dropper.file_systems_mut(), device, insertion.process, now);
         match (self.keep, time) {
             (Keep::ReadAgain, Time::Later) => {
                 let pid = insertion.process;

@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use access::insertions::{FileId, Inserter, Insertion};
-use linux::block_device::{self, Below};
+use linux::block_device::Below;
 use linux::connections::Ends;
 use linux::file_systems::FileSystems;
 use linux::loop_device::{self, BackingFile};
@@ -88,6 +88,8 @@ struct Other {
     /// One of its server's processes is, or was, connected to one of the streams'.
     is_connected: bool,
     connections_at: Option<Duration>,
+    /// It, or the first process of its server, ran when its connections were looked at.
+    is_seen: bool,
 }
 
 /// Process with insertions at the same time, for the report.
@@ -110,7 +112,7 @@ impl Layers {
     pub fn note(
         &mut self,
         files: &impl KernelFiles,
-        systems: &FileSystems,
+        systems: &mut FileSystems,
         device: (u32, u32),
         by: Pid,
         now: Duration,
@@ -127,27 +129,29 @@ impl Layers {
         {
             return;
         }
-        let mount = systems.mount_of_device(device);
+        let mount = systems.mount_seen_by(files, by, device);
         // A file system that is mounted in another namespace only may be of any kind.
         let is_of_program = mount.map_or(device.0 == 0, linux::mounts::Mount::is_of_program);
         let is_of_kernel_server = mount.is_some_and(|mount| ["nfs", "nfs4", "cifs", "smb3"].contains(&mount.kind()));
         self.devices.insert(device, Device { looked_at: now, is_of_program, is_of_kernel_server });
-        self.look_below(files, device, by, DEPTH_MAX);
+        self.look_below(files, systems, device, by, DEPTH_MAX);
     }
 
-    fn look_below(&mut self, files: &impl KernelFiles, device: (u32, u32), by: Pid, depth: u32) {
-        if depth == 0 || device.0 == 0 {
+    fn look_below(&mut self, files: &impl KernelFiles, systems: &FileSystems, device: (u32, u32), by: Pid, depth: u32) {
+        if depth == 0 {
             return;
         }
-        match block_device::below(files, device) {
+        match systems.below(files, device) {
             Below::Nothing | Below::Server => {}
-            Below::Devices(all) => all.into_iter().for_each(|one| self.look_below(files, one, by, depth - 1)),
+            Below::Devices(all) => all.into_iter().for_each(|one| self.look_below(files, systems, one, by, depth - 1)),
             Below::File => {
                 if let Ok(file) = loop_device::backing_file(files, by, device)
                     && self.backing.len() < DEVICES_MOST
                 {
                     self.backing.insert(file);
-                    self.look_below(files, file.block_device.unwrap_or(file.device), by, depth - 1);
+                    let of_file = || systems.mount_of_backing(files, device, &file).map(|mount| mount.device);
+                    let below = file.block_device.or_else(of_file).unwrap_or(file.device);
+                    self.look_below(files, systems, below, by, depth - 1);
                 }
             }
         }
@@ -240,7 +244,7 @@ impl Layers {
         // Early, since a server may have a process for each request.
         let unknown = self.others.iter_mut().filter(|(_, of)| of.first.is_none() && !of.inserter.of_kernel);
         for (pid, other) in unknown.take(SERVERS_MOST) {
-            other.first = Some(first_of_same_name(files, *pid, &other.inserter.name));
+            other.first = Some(first_of_same_name(files, *pid, &other.inserter));
         }
         let is_due = |of: &Other| of.connections_at.is_none_or(|at| now >= at + LOOK_AGAIN);
         let large = self.others.iter_mut().filter(|(_, of)| {
@@ -262,7 +266,17 @@ impl Layers {
             let server = children::descendants(files, first).unwrap_or_default();
             let server =
                 [*pid, first].into_iter().chain(server).filter(|pid| !followed.contains(pid) && *pid != Pid::own());
-            other.is_connected = ends.meet(&ends_of(files, server.take(CONNECTED_MOST)));
+            let server = ends_of(files, server.take(CONNECTED_MOST));
+            other.is_connected = ends.meet(&server) || ends.meet_listener(&server);
+            // A listener such as inetd runs another program for each connection, which may have ended.
+            let is_stranger = |pid: &Pid| pid.0 > 1 && *pid != Pid::own() && !followed.contains(pid);
+            if !other.is_connected
+                && let Some(parent) = other.inserter.parent.filter(is_stranger)
+                && ends.meet_listener(&Ends::of(files, parent))
+            {
+                (other.is_connected, other.first) = (true, Some(parent));
+            }
+            other.is_seen |= first != *pid || stat::stat(files, first).is_ok();
         }
         // One connected process of a server counts for the others, also for those that have ended.
         let connected: BTreeSet<Pid> =
@@ -290,10 +304,12 @@ impl Layers {
         all
     }
 
-    /// Pages that processes without a connection inserted on the devices of the streams.
-    pub fn unconnected(&self) -> Pages {
-        let others = self.others.values().filter(|of| !of.is_layer && !self.may_serve(of));
-        Pages(others.map(|of| of.same_devices).sum())
+    /// Pages that processes without a connection inserted on the devices of the streams, and the number of those
+    /// processes that ended before their connections could be looked at.
+    pub fn unconnected(&self) -> (Pages, usize) {
+        let others = || self.others.values().filter(|of| !of.is_layer && !self.may_serve(of) && of.same_devices > 0);
+        let unseen = others().filter(|of| of.same_devices >= LARGE.0 && !of.is_seen).count();
+        (Pages(others().map(|of| of.same_devices).sum()), unseen)
     }
 
     fn may_serve(&self, of: &Other) -> bool {
@@ -323,6 +339,7 @@ impl Other {
             same_devices: 0,
             is_connected: false,
             connections_at: None,
+            is_seen: false,
         }
     }
 }
@@ -347,15 +364,19 @@ fn names_one<'p>(files: &impl KernelFiles, pid: Pid, mut paths: impl Iterator<It
     paths.any(|path| line.split('\0').any(|argument| argument.trim_end_matches('/') == path))
 }
 
-/// Farthest ancestor in an unbroken line of processes with one name: the first process of a server that forks.
-fn first_of_same_name(files: &impl KernelFiles, pid: Pid, name: &Untrusted) -> Pid {
+/// Farthest ancestor in an unbroken line of processes with one name: the first process of a server that forks. The
+/// process itself may have ended.
+fn first_of_same_name(files: &impl KernelFiles, pid: Pid, of: &Inserter) -> Pid {
     const MOST: usize = 16;
     let mut first = pid;
     for _ in 0..MOST {
-        let Ok(parent) = stat::stat(files, first).map(|of| of.parent) else { break };
-        if parent.0 <= 1 || status::status(files, parent).map(|of| of.name).as_ref() != Ok(name) {
-            break;
-        }
+        let parent = match stat::stat(files, first) {
+            Ok(stat) => Some(stat.parent),
+            Err(_) if first == pid => of.parent,
+            Err(_) => None,
+        };
+        let has_name = |pid: &Pid| status::status(files, *pid).is_ok_and(|status| status.name == of.name);
+        let Some(parent) = parent.filter(|parent| parent.0 > 1).filter(has_name) else { break };
         first = parent;
     }
     first

@@ -4,7 +4,7 @@
 //!
 //! No I/O, no clock, no randomness.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use linux::{Pid, Untrusted};
 use units::Pages;
@@ -51,6 +51,24 @@ impl Tally {
         }
     }
 
+    /// Devices whose pages are left because they cannot be opened, or are metadata.
+    pub fn devices(&self) -> Vec<(u32, u32)> {
+        let device = |(reason, owner): &(Reason, Option<Owner>)| match owner {
+            Some(Owner::Device(device)) if is_of_file_system(*reason) => Some(*device),
+            _ => None,
+        };
+        self.left.keys().filter_map(device).collect::<BTreeSet<_>>().into_iter().collect()
+    }
+
+    /// Counts the pages of a device as dropped whose file system has gone, and its pages with it.
+    pub fn gone(&mut self, device: (u32, u32)) {
+        let of_device = |(reason, owner): &(Reason, Option<Owner>)| {
+            is_of_file_system(*reason) && *owner == Some(Owner::Device(device))
+        };
+        self.dropped += self.left.iter().filter(|(key, _)| of_device(key)).map(|(_, pages)| pages).sum::<u64>();
+        self.left.retain(|key, _| !of_device(key));
+    }
+
     /// All pages inserted by streams.
     pub fn all_brought_in(&self) -> Pages {
         Pages(self.brought)
@@ -87,6 +105,10 @@ impl Tally {
     }
 }
 
+fn is_of_file_system(reason: Reason) -> bool {
+    matches!(reason, Reason::Unreachable | Reason::Metadata)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -102,11 +124,27 @@ mod tests {
         tally.left(Reason::Unreachable, Some(Owner::Device((0, 45))), 256 * 10);
         let lines: Vec<String> = tally.lines().iter().map(ToString::to_string).collect();
         assert_eq!(lines[0], "30.0 MiB mapped or in use by process 12 (post\\x0agres)");
-        assert_eq!(lines[1], "10.0 MiB in files of device 0:45 that masu cannot open or drop");
+        assert_eq!(lines[1], "10.0 MiB in files of device 0:45 that masu cannot open or drop (deleted ones included)");
         assert_eq!(tally.waiting(), Pages(0));
         let json = serde_json::to_value(&tally.lines()[0]).unwrap();
         assert_eq!((&json["why"], &json["pid"], &json["bytes"]), (&"mapped".into(), &12.into(), &(30 << 20).into()));
         assert!(json.get("device").is_none());
+    }
+
+    #[test]
+    fn the_pages_of_a_file_system_that_is_gone_are_gone_and_the_sum_stays() {
+        let mut tally = Tally::default();
+        tally.brought_in(100);
+        tally.dropped(10);
+        let (gone, there) = (Owner::Device((7, 0)), Owner::Device((0, 45)));
+        tally.left(Reason::Unreachable, Some(gone.clone()), 40);
+        tally.left(Reason::Metadata, Some(gone.clone()), 5);
+        tally.left(Reason::Unreachable, Some(there), 30);
+        tally.left(Reason::Mapped, Some(Owner::Process(Pid(12), "a".into())), 15);
+        assert_eq!(tally.devices(), [(0, 45), (7, 0)]);
+        tally.gone((7, 0));
+        assert_eq!((tally.all_dropped(), tally.all_left(), tally.waiting()), (Pages(55), Pages(45), Pages(0)));
+        assert_eq!(tally.devices(), [(0, 45)]);
     }
 
     #[test]

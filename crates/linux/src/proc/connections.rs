@@ -3,8 +3,9 @@
 //!
 //! A pipe or FIFO connects a process that may read it with one that may write it; processes that merely inherited the
 //! same end are not connected. Peers of Unix sockets are those of `unix_peers`, of our network namespace alone. A TCP
-//! connection on one host has a row for each end, in the tables of the namespaces of both. UDP, vsock, shared memory
-//! and connections through a proxy do not show.
+//! connection on one host has a row for each end, in the tables of the namespaces of both. A server that has a process for
+//! each connection still listens when that process has ended: it is found by the address that a client is connected to.
+//! UDP, vsock, shared memory and connections through a proxy do not show.
 //!
 //! Cost: some 3 µs a descriptor, 1 µs a socket of the namespace. Side effects: none; no file server is asked
 //! (`AT_STATX_DONT_SYNC`).
@@ -32,7 +33,13 @@ pub struct Ends {
     sockets: BTreeSet<u64>,
     /// TCP connections: own and other address, each as in the kernel's table.
     tcp: BTreeSet<(String, String)>,
+    /// Network namespaces and addresses that the connections lead to, and that processes listen at.
+    reached: BTreeSet<Place>,
+    listening: BTreeSet<Place>,
 }
+
+/// Network namespace, and an address in it.
+type Place = (String, String);
 
 impl Ends {
     /// Pipes and sockets of `pid`; none if it has ended.
@@ -43,9 +50,11 @@ impl Ends {
             ends.add(&format!("/{folder}/{number}"));
         }
         if !ends.sockets.is_empty() {
+            let namespace = std::fs::read_link(format!("/{}", pid.file("ns/net"))).unwrap_or_default();
+            let namespace = namespace.to_string_lossy();
             for table in ["net/tcp", "net/tcp6"] {
                 let rows = files.read(&pid.file(table)).unwrap_or_default();
-                ends.tcp.extend(rows.lines().filter_map(|row| connection(row, &ends.sockets)));
+                rows.lines().for_each(|row| ends.add_row(row, &namespace));
             }
         }
         ends
@@ -71,9 +80,27 @@ impl Ends {
         }
     }
 
+    fn add_row(&mut self, row: &str, namespace: &str) {
+        let Some(Row { own, peer, listens }) = row_of(row, &self.sockets) else { return };
+        if listens {
+            self.listening.insert((namespace.to_owned(), own));
+            return;
+        }
+        // A server on all addresses may have connections of this host alone.
+        let (host, port) = peer.rsplit_once(':').unwrap_or_default();
+        let is_of_host =
+            (host.len() == 8 && host.ends_with("7F")) || own.rsplit_once(':').is_some_and(|(own, _)| own == host);
+        let all = ["00000000", ANY_IPV6].map(|any| format!("{any}:{port}"));
+        let places = all.into_iter().filter(|_| is_of_host).chain([peer.clone()]);
+        self.reached.extend(places.map(|place| (namespace.to_owned(), place)));
+        self.tcp.insert((own, peer));
+    }
+
     /// Adds the pipes and sockets of another process.
     pub fn extend(&mut self, other: Ends) {
-        let Ends { read, written, sockets, tcp } = other;
+        let Ends { read, written, sockets, tcp, reached, listening } = other;
+        self.reached.extend(reached);
+        self.listening.extend(listening);
         self.read.extend(read);
         self.written.extend(written);
         self.sockets.extend(sockets);
@@ -92,6 +119,11 @@ impl Ends {
         let by_pipe = !self.read.is_disjoint(&other.written) || !self.written.is_disjoint(&other.read);
         let by_tcp = || self.tcp.iter().any(|(own, peer)| other.tcp.contains(&(peer.clone(), own.clone())));
         by_pipe || by_tcp() || self.meet_by_unix_socket(other)
+    }
+
+    /// True if these processes are connected to an address of this host that the `other` ones listen at.
+    pub fn meet_listener(&self, other: &Ends) -> bool {
+        !self.reached.is_disjoint(&other.listening)
     }
 
     fn meet_by_unix_socket(&self, other: &Ends) -> bool {
@@ -114,11 +146,24 @@ fn fifo(link: &str) -> Option<Pipe> {
     is_fifo.then_some((of.stx_dev_major, of.stx_dev_minor, of.stx_ino))
 }
 
-/// Own and other address of a row of the kernel's table, if one of these sockets has it.
-fn connection(row: &str, sockets: &BTreeSet<u64>) -> Option<(String, String)> {
+/// Row of the kernel's table.
+#[derive(Debug, PartialEq, Eq)]
+struct Row {
+    own: String,
+    peer: String,
+    listens: bool,
+}
+
+/// Any address of the host.
+const ANY_IPV6: &str = "00000000000000000000000000000000";
+
+/// Row, if one of these sockets has it.
+fn row_of(row: &str, sockets: &BTreeSet<u64>) -> Option<Row> {
+    const LISTEN: &str = "0A";
     let words: Vec<&str> = row.split_whitespace().collect();
     let inode: u64 = words.get(9)?.parse().ok()?;
-    sockets.contains(&inode).then(|| (address(words[1]), address(words[2])))
+    let found = || Row { own: address(words[1]), peer: address(words[2]), listens: words[3] == LISTEN };
+    sockets.contains(&inode).then(found)
 }
 
 /// IPv4 addresses in IPv6 form become those of IPv4: a server may listen on both.
@@ -142,13 +187,35 @@ mod tests {
     #[test]
     fn a_row_is_that_of_a_socket_and_both_forms_of_an_address_are_one() {
         let sockets = BTreeSet::from([5120]);
-        let expected = ("0100007F:1F90".to_owned(), "0100007F:C3A8".to_owned());
-        assert_eq!(connection(ROW, &sockets), Some(expected.clone()));
+        let (own, peer) = ("0100007F:1F90".to_owned(), "0100007F:C3A8".to_owned());
+        let expected = || Some(Row { own: own.clone(), peer: peer.clone(), listens: false });
+        assert_eq!(row_of(ROW, &sockets), expected());
         let mapped = ROW.replace("0100007F", "0000000000000000FFFF00000100007F");
-        assert_eq!(connection(&mapped, &sockets), Some(expected));
-        assert_eq!(connection(ROW, &BTreeSet::from([7])), None);
-        assert_eq!(connection("  sl  local_address rem_address", &sockets), None);
+        assert_eq!(row_of(&mapped, &sockets), expected());
+        assert_eq!(row_of(ROW, &BTreeSet::from([7])), None);
+        assert_eq!(row_of("  sl  local_address rem_address", &sockets), None);
         assert_eq!((in_brackets("pipe:[12]", "pipe:"), in_brackets("pipe:[x]", "pipe:")), (Some(12), None));
+    }
+
+    #[test]
+    fn a_client_is_connected_to_who_listens_at_its_peer_address_on_this_host() {
+        let ends = |rows: &[&str], namespace: &str| {
+            let mut ends = Ends { sockets: BTreeSet::from([5120]), ..Ends::default() };
+            rows.iter().for_each(|row| ends.add_row(row, namespace));
+            ends
+        };
+        let client = ends(&[ROW], "net:[1]");
+        let listener = |own: &str| ROW.replace("0100007F:C3A8 01", "00000000:0000 0A").replace("0100007F:1F90", own);
+        let meets = |client: &Ends, own: &str, namespace| client.meet_listener(&ends(&[&listener(own)], namespace));
+        assert!(meets(&client, "0100007F:C3A8", "net:[1]"));
+        assert!(meets(&client, "00000000:C3A8", "net:[1]"));
+        assert!(meets(&client, &format!("{ANY_IPV6}:C3A8"), "net:[1]"));
+        assert!(!meets(&client, "0100007F:C3A9", "net:[1]"), "another port");
+        assert!(!meets(&client, "0100007F:C3A8", "net:[2]"), "another network");
+        let elsewhere = ends(&[&ROW.replace("0100007F:C3A8", "0500000A:C3A8")], "net:[1]");
+        assert!(!meets(&elsewhere, "00000000:C3A8", "net:[1]"), "another host's port of the same number");
+        assert!(meets(&elsewhere, "0500000A:C3A8", "net:[1]"), "its own address");
+        assert!(!client.meet_listener(&client));
     }
 
     #[test]

@@ -55,6 +55,8 @@ const LOCAL: [&str; 26] = [
 ];
 /// Majors of devices that may be backed by a file of any file system, or by a server: loop and nbd.
 const SERVED_DEVICES: [u32; 2] = [7, 43];
+/// Names of such devices begin with these.
+const SERVED_NAMES: [&str; 2] = ["loop", "nbd"];
 /// Maximum depth of overlays on overlays. Deeper ones are not local.
 const MOST_LAYERS: u32 = 3;
 /// Maximum number of tables read per namespace, each of up to 100,000 mounts (`fs.mount-max`).
@@ -81,6 +83,8 @@ pub struct Mount {
     /// Mount point.
     pub point: String,
     kind: String,
+    /// Device or other text that the mounter gave.
+    source: String,
     options: String,
 }
 
@@ -158,7 +162,8 @@ impl Table {
 
     fn is_local_at(&self, mount: &Mount, depth: u32) -> bool {
         if mount.kind != "overlay" {
-            return LOCAL.contains(&mount.kind.as_str()) && !SERVED_DEVICES.contains(&mount.device.0);
+            let is_served = SERVED_DEVICES.contains(&mount.device.0) || mount.is_on_served_device();
+            return LOCAL.contains(&mount.kind.as_str()) && !is_served;
         }
         let Some(ours) = self.of_device(mount.device).filter(|_| depth > 0) else { return false };
         // File system of our own root: masu itself runs from it, and its layers have no paths in this namespace.
@@ -180,6 +185,17 @@ impl Mount {
     /// True if a program serves the file system (FUSE).
     pub fn is_of_program(&self) -> bool {
         self.kind.starts_with("fuse")
+    }
+
+    /// Kernel's name of the block device of a file system that has a device number of its own (btrfs); of one of them
+    /// if there are several.
+    pub fn named_device(&self) -> Option<String> {
+        (self.device.0 == 0 && self.kind == "btrfs").then_some(())?;
+        Some(self.source.strip_prefix("/dev/")?.replace('/', "!"))
+    }
+
+    fn is_on_served_device(&self) -> bool {
+        self.named_device().is_some_and(|name| SERVED_NAMES.iter().any(|served| name.starts_with(served)))
     }
 
     /// True if the kernel serves this kind by itself, whatever device it lies on.
@@ -214,8 +230,9 @@ fn parse(line: &str) -> Option<Mount> {
     let mut what = what.split(' ');
     // A user chooses the text behind `fuse.`, and it is printed.
     let kind = what.next()?.chars().map(|letter| if letter.is_ascii_graphic() { letter } else { '?' }).collect();
-    let options = what.nth(1).unwrap_or_default().to_owned();
-    Some(Mount { id, device, point, kind, options })
+    let source = crate::cgroup::unescape(what.next().unwrap_or_default());
+    let options = what.next().unwrap_or_default().to_owned();
+    Some(Mount { id, device, point, kind, source, options })
 }
 
 impl Mounts {

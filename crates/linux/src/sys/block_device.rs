@@ -58,6 +58,22 @@ pub fn below(files: &impl KernelFiles, device: (u32, u32)) -> Below {
     if slaves.is_empty() { Below::Nothing } else { Below::Devices(slaves) }
 }
 
+/// All block devices of the btrfs file system that has the device with this name: `/sys/fs/btrfs/UUID/devices`.
+pub fn of_btrfs(files: &impl KernelFiles, name: &str) -> Vec<(u32, u32)> {
+    for uuid in files.list("sys/fs/btrfs").unwrap_or_default() {
+        let folder = format!("sys/fs/btrfs/{uuid}/devices");
+        let names = files.list(&folder).unwrap_or_default();
+        let is_mapped = |known: &String| {
+            let mapped = name.strip_prefix("mapper!").zip(files.read(&format!("{folder}/{known}/dm/name")).ok());
+            mapped.is_some_and(|(name, of)| of.trim_end() == name)
+        };
+        if names.iter().any(|known| known == name || is_mapped(known)) {
+            return names.iter().filter_map(|name| number(files, &format!("{folder}/{name}/dev"))).collect();
+        }
+    }
+    Vec::new()
+}
+
 /// Path of the backing file of a loop device, as seen from our root when it is in our mount namespace.
 pub fn backing_path(files: &impl KernelFiles, device: (u32, u32)) -> Option<String> {
     let text = files.read(&format!("{}/loop/backing_file", folder(device))).ok()?;
@@ -150,6 +166,21 @@ mod tests {
         assert_eq!(of_inode(&kernel, (0, 3), 254 << 20 | 1), None, "no such device");
         assert_eq!(of_inode(&kernel, (254, 0), 254 << 20), None, "a file on it");
         assert_eq!(of_inode(&kernel, (0, 3), u64::MAX), None);
+    }
+
+    #[test]
+    fn all_devices_of_a_btrfs_are_found_by_the_name_of_one() {
+        let kernel = FakeKernel::new()
+            .file("sys/fs/btrfs/features/raid56", "0\n")
+            .file("sys/fs/btrfs/0a-1/devices/sda/dev", "8:0\n")
+            .file("sys/fs/btrfs/0b-2/devices/loop1/dev", "7:1\n")
+            .file("sys/fs/btrfs/0b-2/devices/loop2/dev", "7:2\n")
+            .file("sys/fs/btrfs/0c-3/devices/dm-0/dev", "253:0\n")
+            .file("sys/fs/btrfs/0c-3/devices/dm-0/dm/name", "disks-home\n");
+        assert_eq!(of_btrfs(&kernel, "loop2"), [(7, 1), (7, 2)]);
+        assert_eq!(of_btrfs(&kernel, "mapper!disks-home"), [(253, 0)]);
+        assert_eq!(of_btrfs(&kernel, "loop3"), []);
+        assert_eq!(of_btrfs(&FakeKernel::new(), "loop3"), []);
     }
 
     #[test]

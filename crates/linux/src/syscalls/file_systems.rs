@@ -15,7 +15,11 @@
 //!
 //! Since: `RESOLVE_CACHED` Linux 5.12. Needs CAP_DAC_READ_SEARCH, and ptrace access to the readers.
 //!
+//! `unmounted.rs` has the end of a file system.
+//!
 //! Truth: openat2(2), open_by_handle_at(2), proc_pid_root(5), proc_pid_fd(5).
+
+mod unmounted;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -27,10 +31,11 @@ use rustix::io::Errno;
 
 use crate::block_device::{self, Below};
 use crate::file_handle::Entry;
+use crate::loop_device::{self, BackingFile};
 use crate::mounts::{Mount, Table, mount_of, namespace};
 use crate::proxy::{self, Call};
 use crate::untrusted::bytes_of;
-use crate::{Error, KernelFiles, Pid, describe, loop_device, processes};
+use crate::{Error, KernelFiles, Pid, describe, processes};
 
 /// Depth of devices below devices.
 const DEPTH_MAX: u32 = 6;
@@ -59,8 +64,8 @@ pub enum NoWay {
     NotMounted,
     /// A server answers for the file system; its kind.
     Served(String),
-    /// A server, or a file that we do not see, lies below the device.
-    ServedBelow((u32, u32)),
+    /// The device lies on this one, which a server supplies, or in a file that we do not see; its kind, if known.
+    ServedBelow((u32, u32), Option<String>),
     /// The file system has handles of its own kind, and no reader has the file open; its kind.
     Handles(String),
     /// Each mount is covered by another one.
@@ -74,8 +79,11 @@ impl fmt::Display for NoWay {
         match self {
             NoWay::NotMounted => f.write_str("no mount of it is visible to masu in any namespace"),
             NoWay::Served(kind) => write!(f, "{kind} is served by a program or a server, which may not answer"),
-            NoWay::ServedBelow((major, minor)) => {
-                write!(f, "it lies on device {major}:{minor}, whose data a server or an unseen file system supplies")
+            NoWay::ServedBelow((major, minor), Some(kind)) => {
+                write!(f, "it lies on device {major}:{minor} ({kind}), which a program or a server supplies")
+            }
+            NoWay::ServedBelow((major, minor), None) => {
+                write!(f, "its data comes from device {major}:{minor}, and masu does not see from where beyond that")
             }
             NoWay::Handles(kind) => {
                 write!(f, "{kind} has file handles of its own kind, and no reader has the file open now")
@@ -129,6 +137,36 @@ impl FileSystems {
         self.own.of_device(device).or_else(|| others.into_iter().next())
     }
 
+    /// The same, also for a device that was mounted meanwhile; `pid` is a process that reads it.
+    pub fn mount_seen_by(&mut self, files: &impl KernelFiles, pid: Pid, device: (u32, u32)) -> Option<&Mount> {
+        if self.mount_of_device(device).is_none() && self.refresh(files).is_ok() {
+            self.look_at_namespace(files, pid);
+        }
+        self.mount_of_device(device)
+    }
+
+    /// Supply of a device's data, also for a file system with a device number of its own.
+    pub fn below(&self, files: &impl KernelFiles, device: (u32, u32)) -> Below {
+        if device.0 != 0 {
+            return block_device::below(files, device);
+        }
+        match self.mount_of_device(device).and_then(Mount::named_device) {
+            Some(name) => Below::Devices(block_device::of_btrfs(files, &name)),
+            None => Below::Nothing,
+        }
+    }
+
+    /// Mount of the file in which a loop device lies. btrfs gives its files other device numbers than its mounts.
+    pub fn mount_of_backing(
+        &self,
+        files: &impl KernelFiles,
+        loop_device: (u32, u32),
+        file: &BackingFile,
+    ) -> Option<&Mount> {
+        let by_path = || self.own.of_path(&block_device::backing_path(files, loop_device)?);
+        self.mount_of_device(file.device).or_else(|| by_path().filter(|mount| mount.kind() == "btrfs"))
+    }
+
     /// Opens the file for reading. `readers` are processes that have read it. `None` when it no longer exists.
     ///
     /// # Errors
@@ -157,11 +195,8 @@ impl FileSystems {
             }
         }
         // A mount that is there and fit leaves nothing to look for elsewhere.
-        if !matches!(why, NoWay::Served(_) | NoWay::ServedBelow(_) | NoWay::Handles(_)) && !self.is_complete {
-            self.is_complete = true;
-            for pid in processes::processes(files).unwrap_or_default() {
-                self.look_at_namespace(files, pid);
-            }
+        if !matches!(why, NoWay::Served(_) | NoWay::ServedBelow(..) | NoWay::Handles(_)) && !self.is_complete {
+            self.look_at_all_namespaces(files);
             if let Some(file) = self.through_others(files, readers, of, &mut why) {
                 return Ok(file);
             }
@@ -169,18 +204,11 @@ impl FileSystems {
         if self.is_unmounted(files, of.device) { Ok(None) } else { Err(why) }
     }
 
-    /// True if the file system is gone, and its page cache with it, as after the end of the last process of a mount
-    /// namespace. Some kinds show each of theirs in `/sys/fs`.
-    fn is_unmounted(&self, files: &impl KernelFiles, device: (u32, u32)) -> bool {
-        let folder = match self.kinds.get(&device).map(String::as_str) {
-            Some("ext2" | "ext3" | "ext4") => "ext4",
-            Some("xfs") => "xfs",
-            Some("f2fs") => "f2fs",
-            _ => return false,
-        };
-        let name = block_device::name(files, device).unwrap_or_default().replace('/', "!");
-        let shown = files.list(&format!("sys/fs/{folder}"));
-        !name.is_empty() && shown.is_ok_and(|names| !names.contains(&name))
+    fn look_at_all_namespaces(&mut self, files: &impl KernelFiles) {
+        self.is_complete = true;
+        for pid in processes::processes(files).unwrap_or_default() {
+            self.look_at_namespace(files, pid);
+        }
     }
 
     /// Reads the mounts that a process sees, if its namespace is new.
@@ -270,10 +298,10 @@ impl FileSystems {
         if let Some(known) = self.served.get(&device) {
             return known.clone();
         }
-        let found = match block_device::below(files, device) {
-            _ if depth == 0 => Some(NoWay::ServedBelow(device)),
+        let found = match self.below(files, device) {
+            _ if depth == 0 => Some(NoWay::ServedBelow(device, None)),
             Below::Nothing => None,
-            Below::Server => Some(NoWay::ServedBelow(device)),
+            Below::Server => Some(NoWay::ServedBelow(device, Some("a network block device".to_owned()))),
             Below::Devices(all) => all.into_iter().find_map(|one| self.server_below_at(files, readers, one, depth - 1)),
             Below::File => self.server_below_loop(files, readers, device, depth - 1),
         };
@@ -290,18 +318,16 @@ impl FileSystems {
     ) -> Option<NoWay> {
         let reader = readers.last().copied().unwrap_or(Pid(1));
         let Ok(file) = loop_device::backing_file(files, reader, device) else {
-            return Some(NoWay::ServedBelow(device));
+            return Some(NoWay::ServedBelow(device, None));
         };
         if let Some(below) = file.block_device {
             return self.server_below_at(files, readers, below, depth);
         }
-        // btrfs gives its files other device numbers than its mounts.
-        let by_path = || self.own.of_path(&block_device::backing_path(files, device)?);
-        let mount = self.mount_of_device(file.device).or_else(|| by_path().filter(|mount| mount.kind() == "btrfs"));
-        match mount.cloned() {
+        match self.mount_of_backing(files, device, &file).cloned() {
             Some(mount) if self.own.is_local(&mount) => None,
             Some(mount) if mount.is_of_local_kind() => self.server_below_at(files, readers, mount.device, depth),
-            Some(_) | None => Some(NoWay::ServedBelow(device)),
+            Some(mount) => Some(NoWay::ServedBelow(mount.device, Some(mount.kind().to_owned()))),
+            None => Some(NoWay::ServedBelow(file.device, None)),
         }
     }
 
@@ -431,19 +457,34 @@ mod tests {
     fn a_loop_device_without_a_known_file_is_served_and_so_is_all_above_it() {
         let kernel = table("").file("sys/dev/block/253:0/slaves/loop3/dev", "7:3\n");
         let mut all = FileSystems::read(&kernel).unwrap();
-        assert_eq!(all.server_below(&kernel, &[], (253, 0)), Some(NoWay::ServedBelow((7, 3))));
+        assert_eq!(all.server_below(&kernel, &[], (253, 0)), Some(NoWay::ServedBelow((7, 3), None)));
         assert_eq!(all.server_below(&kernel, &[], (8, 0)), None);
-        assert_eq!(all.server_below(&kernel, &[], (43, 0)), Some(NoWay::ServedBelow((43, 0))));
+        let network = Some("a network block device".to_owned());
+        assert_eq!(all.server_below(&kernel, &[], (43, 0)), Some(NoWay::ServedBelow((43, 0), network)));
+        let below = NoWay::ServedBelow((0, 39), Some("fuse.bindfs".to_owned()));
+        let words = "it lies on device 0:39 (fuse.bindfs), which a program or a server supplies";
+        assert_eq!(below.to_string(), words);
     }
 
     #[test]
-    fn the_files_of_a_file_system_that_is_gone_are_gone_and_those_of_a_hidden_one_are_not() {
-        let kernel = table("").file("sys/dev/block/8:1/uevent", "DEVNAME=sda1\n").file("sys/fs/ext4/features/x", "");
+    fn a_btrfs_lies_on_the_devices_that_its_mount_names() {
+        let kernel = table(
+            "44 27 0:39 / /mnt rw - btrfs /dev/loop3 rw\n45 27 0:40 / /lies rw - tmpfs /dev/loop3 rw\n\
+             46 27 0:41 / /home rw - btrfs /dev/sda1 rw\n",
+        )
+        .file("sys/fs/btrfs/0a-1/devices/loop3/dev", "7:3\n")
+        .file("sys/fs/btrfs/0a-1/devices/sdb/dev", "8:16\n")
+        .file("sys/fs/btrfs/0b-2/devices/sda1/dev", "8:1\n");
         let mut all = FileSystems::read(&kernel).unwrap();
-        all.kinds.insert(OF.device, "ext3".to_owned());
-        assert!(matches!(all.open(&kernel, &[], OF), Ok(None)));
-        kernel.add("sys/fs/ext4/sda1/errors_count", "0\n");
-        assert!(matches!(all.open(&kernel, &[], OF), Err(NoWay::NotMounted)), "mounted, and not seen");
+        assert_eq!(all.below(&kernel, (0, 39)), Below::Devices(vec![(7, 3), (8, 16)]));
+        assert_eq!(all.below(&kernel, (0, 40)), Below::Nothing, "a name that any user may give");
+        assert_eq!(all.server_below(&kernel, &[], (0, 39)), Some(NoWay::ServedBelow((7, 3), None)));
+        assert_eq!(all.server_below(&kernel, &[], (0, 41)), None);
+        let is_local = |device| all.own.of_device(device).is_some_and(|mount| all.own.is_local(mount));
+        assert_eq!((is_local((0, 39)), is_local((0, 41))), (false, true));
+        assert_eq!(all.mount_seen_by(&kernel, Pid(i32::MAX), (0, 42)), None);
+        kernel.add("proc/self/mountinfo", "47 27 0:42 / /new rw - btrfs /dev/sdc rw\n");
+        assert!(all.mount_seen_by(&kernel, Pid(i32::MAX), (0, 42)).is_some(), "mounted meanwhile");
     }
 
     #[test]

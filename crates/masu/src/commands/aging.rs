@@ -21,6 +21,7 @@ use aging::streams::{Keep, Streams};
 use aging::{mlocks, plan};
 use linux::cgroup::group;
 use linux::cgroup::limited;
+use linux::halted::halted_among;
 use linux::journal::{HostSettings, LeftAlone};
 use linux::meminfo::meminfo;
 use linux::runtime_directory::DIRECTORY;
@@ -275,6 +276,15 @@ impl Wanted {
         self.settings.preferences.get(Class::Cache).filter(|bounds| bounds.low < Level::NEVER).map(|bounds| bounds.low)
     }
 
+    /// Processes of the group, and named ones.
+    fn processes(&self) -> BTreeSet<Pid> {
+        match &self.settings.scope {
+            Scope::Host => BTreeSet::new(),
+            Scope::Group(name) => group::find(&*HOST, name).map_or_else(|_| BTreeSet::new(), |group| group.processes),
+            Scope::Processes(pids) => pids.clone(),
+        }
+    }
+
     fn needs_mlock(&self) -> bool {
         mlocks::CLASSES.into_iter().any(|class| self.settings.preferences.get(class).is_some())
     }
@@ -334,6 +344,10 @@ fn begin(wanted: &Wanted, is_urgent: &dyn Fn() -> bool, out: &mut Out) -> Result
         Daemon::begin(&*HOST, wanted.settings.clone(), streams, settings).map_err(|error| at_host(&error))?;
     events.extend(daemon.settle(is_urgent).map_err(|error| at_daemon(&error))?);
     out.ready(wanted)?;
+    let halted = halted_among(&*HOST, wanted.processes());
+    if !halted.is_empty() {
+        out.event(Duration::ZERO, &Event::Halted { processes: halted })?;
+    }
     events.iter().try_for_each(|event| out.event(Duration::ZERO, event))?;
     Ok((daemon, lock))
 }

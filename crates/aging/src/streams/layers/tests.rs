@@ -13,7 +13,7 @@ fn insertion(process: Pid, device: (u32, u32), pages: Range<u64>) -> Insertion {
 }
 
 fn inserter(pid: Pid) -> Option<Inserter> {
-    Some(Inserter { name: "server".into(), of_kernel: pid == WORKER, start_ns: 1 })
+    Some(Inserter { name: "server".into(), of_kernel: pid == WORKER, start_ns: 1, parent: None })
 }
 
 fn kernel(mounts: &str) -> (FakeKernel, FileSystems) {
@@ -24,12 +24,12 @@ fn kernel(mounts: &str) -> (FakeKernel, FileSystems) {
 
 #[test]
 fn a_fuse_server_of_a_file_system_that_a_stream_reads_is_a_layer_and_another_is_not() {
-    let (kernel, systems) = kernel("30 1 0:45 / /mnt rw - fuse.bindfs /srv rw\n");
+    let (kernel, mut systems) = kernel("30 1 0:45 / /mnt rw - fuse.bindfs /srv rw\n");
     let kernel = kernel.file(&SERVER.file("fdinfo/4"), "pos:\t0\nfuse_connection:\t45\n");
     let mut layers = Layers::default();
     layers.add(Duration::ZERO, vec![insertion(SERVER, (8, 1), 0..10), insertion(Pid(3), (8, 1), 0..5)], inserter);
     assert_eq!(layers.claimed(&kernel, &systems, Duration::ZERO), [], "nobody reads that file system");
-    layers.note(&kernel, &systems, (0, 45), Pid(2), SECOND / 10);
+    layers.note(&kernel, &mut systems, (0, 45), Pid(2), SECOND / 10);
     let claimed = layers.claimed(&kernel, &systems, SECOND / 10);
     assert_eq!(claimed, [insertion(SERVER, (8, 1), 0..10)]);
     layers.add(SECOND, vec![insertion(SERVER, (8, 1), 10..20)], inserter);
@@ -38,12 +38,12 @@ fn a_fuse_server_of_a_file_system_that_a_stream_reads_is_a_layer_and_another_is_
 
 #[test]
 fn what_a_server_inserted_long_before_is_its_own() {
-    let (kernel, systems) = kernel("30 1 0:45 / /mnt rw - fuse.bindfs /srv rw\n");
+    let (kernel, mut systems) = kernel("30 1 0:45 / /mnt rw - fuse.bindfs /srv rw\n");
     let kernel = kernel.file(&SERVER.file("fdinfo/4"), "fuse_connection:\t45\n");
     let mut layers = Layers::default();
     layers.add(Duration::ZERO, vec![insertion(SERVER, (8, 1), 0..10)], inserter);
     assert_eq!(layers.claimed(&kernel, &systems, SECOND * 2), []);
-    layers.note(&kernel, &systems, (0, 45), Pid(2), SECOND * 2);
+    layers.note(&kernel, &mut systems, (0, 45), Pid(2), SECOND * 2);
     assert_eq!(layers.claimed(&kernel, &systems, SECOND * 2), []);
 }
 
@@ -78,32 +78,32 @@ fn a_loop_device_on_a_device_has_the_devices_own_pages() {
 
 #[test]
 fn a_large_server_is_named_if_it_is_connected_and_the_others_are_one_amount() {
-    let (kernel, systems) = kernel("");
+    let (kernel, mut systems) = kernel("");
     let mut layers = Layers::default();
     let elsewhere = insertion(Pid(4), (8, 2), 0..9000);
-    layers.note(&kernel, &systems, (8, 1), Pid(2), Duration::ZERO);
+    layers.note(&kernel, &mut systems, (8, 1), Pid(2), Duration::ZERO);
     let small = insertion(Pid(3), (8, 1), 0..4000);
     layers.add(Duration::ZERO, vec![insertion(SERVER, (8, 1), 0..5000), small, elsewhere], inserter);
     layers.look_at_large(&kernel, Vec::new, Duration::ZERO);
     assert_eq!(layers.claimed(&kernel, &systems, Duration::ZERO), []);
-    assert_eq!((layers.largest(), layers.unconnected()), (vec![], Pages(9000)), "nobody is connected");
+    assert_eq!((layers.largest(), layers.unconnected()), (vec![], (Pages(9000), 2)), "nobody is connected");
     layers.others.get_mut(&SERVER).unwrap().is_connected = true;
     layers.others.get_mut(&Pid(3)).unwrap().is_connected = true;
     let named = layers.largest();
     let [named] = &named[..] else { panic!("{named:?}") };
     assert_eq!((named.pid, named.pages, named.first), (SERVER, Pages(5000), Some(SERVER)));
-    assert_eq!(layers.unconnected(), Pages(0), "the rest is on another device");
+    assert_eq!(layers.unconnected(), (Pages(0), 0), "the rest is on another device");
 }
 
 #[test]
 fn a_thread_of_the_kernel_is_named_if_a_kernel_may_serve_a_file_system_of_the_streams() {
-    let (kernel, systems) = kernel("30 1 0:45 / /mnt rw - nfs4 host:/srv rw\n");
+    let (kernel, mut systems) = kernel("30 1 0:45 / /mnt rw - nfs4 host:/srv rw\n");
     let mut layers = Layers::default();
-    layers.note(&kernel, &systems, (8, 1), Pid(2), Duration::ZERO);
+    layers.note(&kernel, &mut systems, (8, 1), Pid(2), Duration::ZERO);
     layers.add(Duration::ZERO, vec![insertion(WORKER, (8, 1), 0..5000)], inserter);
-    assert_eq!((layers.largest().len(), layers.unconnected()), (0, Pages(5000)));
-    layers.note(&kernel, &systems, (0, 45), Pid(2), Duration::ZERO);
-    assert_eq!((layers.largest().len(), layers.unconnected()), (1, Pages(0)));
+    assert_eq!((layers.largest().len(), layers.unconnected().0), (0, Pages(5000)));
+    layers.note(&kernel, &mut systems, (0, 45), Pid(2), Duration::ZERO);
+    assert_eq!((layers.largest().len(), layers.unconnected().0), (1, Pages(0)));
 }
 
 #[test]
@@ -111,7 +111,9 @@ fn the_connections_of_a_process_are_looked_at_once_a_second_and_of_few_in_one_st
     let (kernel, _) = kernel("");
     let mut layers = Layers::default();
     let large = (1..=10).map(|n| insertion(Pid(i32::MAX - n), (8, 1), 0..5000)).collect();
-    layers.add(Duration::ZERO, large, |_| Some(Inserter { name: "a".into(), of_kernel: false, start_ns: 1 }));
+    layers.add(Duration::ZERO, large, |_| {
+        Some(Inserter { name: "a".into(), of_kernel: false, start_ns: 1, parent: None })
+    });
     let looked_at = |layers: &Layers, at| layers.others.values().filter(|of| of.connections_at == Some(at)).count();
     layers.look_at_large(&kernel, Vec::new, Duration::ZERO);
     assert_eq!(looked_at(&layers, Duration::ZERO), LOOKED_AT_MOST);
@@ -131,4 +133,30 @@ fn many_processes_do_not_hide_a_large_one() {
     assert!(layers.others.len() <= OTHERS_MOST);
     assert!(layers.others.contains_key(&SERVER));
     assert!(layers.recent.len() <= RECENT_MOST);
+}
+
+#[test]
+fn a_process_that_has_ended_belongs_to_the_server_that_started_it() {
+    let stat = |parent: i32| format!("9 (x) S {parent} 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 77 0 0\n");
+    let status = |name: &str| {
+        format!(
+            "Name:\t{name}\nState:\tS\nTgid:\t9\nTracerPid:\t0\nUid:\t0\t0\t0\t0\nVmSize:\t 4 kB\nThreads:\t1\nCapEff:\t0\n"
+        )
+    };
+    let (first, shell) = (Pid(i32::MAX - 10), Pid(i32::MAX - 11));
+    let kernel = FakeKernel::new()
+        .file(&first.file("stat"), &stat(shell.0))
+        .file(&first.file("status"), &status("server"))
+        .file(&shell.file("stat"), &stat(1))
+        .file(&shell.file("status"), &status("sh"));
+    let of = |parent| Inserter { parent, ..inserter(SERVER).unwrap() };
+    assert_eq!(first_of_same_name(&kernel, SERVER, &of(Some(first))), first);
+    assert_eq!(first_of_same_name(&kernel, SERVER, &of(Some(shell))), SERVER, "another program");
+    assert_eq!(first_of_same_name(&kernel, SERVER, &of(None)), SERVER);
+    let mut layers = Layers::default();
+    let (_, mut systems) = self::kernel("");
+    layers.note(&kernel, &mut systems, (8, 1), Pid(2), Duration::ZERO);
+    layers.add(Duration::ZERO, vec![insertion(SERVER, (8, 1), 0..5000)], |_| Some(of(Some(first))));
+    layers.look_at_large(&kernel, Vec::new, Duration::ZERO);
+    assert_eq!(layers.unconnected(), (Pages(5000), 0), "its server was looked at");
 }
