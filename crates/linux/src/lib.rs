@@ -44,9 +44,10 @@ pub use sys::{block_device, caches, ksm, lru_gen, read_ahead, thp, thp_stats};
 use syscalls::{advice, file_handle, scratch};
 pub use syscalls::{
     cache_line, cachestat, capabilities, children_usage, cpu_time, file_size, file_systems, file_walk, injection,
-    loop_device, memory_limit, merged_memory, message_socket, open_files, open_watch, page_cache, path_descriptor,
-    perf_counters, pinned_file, preallocated_page, process_madvise, process_vm, ptrace_access, queued_signal,
-    sealed_memory, seccomp_filter, shared_memory, signals, syscall_dispatch, thp_permission, unix_peers, userfaultfd,
+    loop_device, memory_limit, merged_memory, message_socket, named_file, open_files, open_watch, page_cache,
+    path_descriptor, perf_counters, pinned_file, preallocated_page, process_madvise, process_vm, ptrace_access,
+    queued_signal, sealed_memory, seccomp_filter, shared_memory, signals, syscall_dispatch, thp_permission, unix_peers,
+    userfaultfd,
 };
 
 pub use error::{At, Error, NotRead, describe, describe_io, symbol};

@@ -15,6 +15,7 @@ pub mod loop_device;
 pub mod memory_limit;
 pub mod merged_memory;
 pub mod message_socket;
+pub mod named_file;
 pub mod open_files;
 pub mod open_watch;
 pub mod page_cache;

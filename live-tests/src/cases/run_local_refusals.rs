@@ -13,6 +13,7 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     local_memory_that_cannot_be_given_is_refused [Shell];
     stores_that_cannot_be_used_are_refused_with_their_name [Shell];
     a_redis_that_does_not_let_masu_in_is_refused_with_the_way_out [Shell, RedisServer];
+    files_that_a_user_names_are_never_waited_for [Shell];
     programs_that_cannot_be_paged_are_refused_with_the_reason [Root, CCompiler];
     a_program_of_another_c_library_is_refused [Musl];
     a_program_that_is_not_there_has_its_usual_status [Shell];
@@ -96,6 +97,39 @@ fn a_redis_that_does_not_let_masu_in_is_refused_with_the_way_out(_: &Host) -> Ou
     }
     let said = with("right")?;
     assert_eq!((said.code(), said.out.as_str()), (0, "started\n"), "{said:?}");
+    Ok(())
+}
+
+/// A pipe without a writer: as a certificate, a key, a script's interpreter and the program itself; a device that has no
+/// end. A pipe with a writer is read.
+fn files_that_a_user_names_are_never_waited_for(_: &Host) -> Outcome {
+    let folder = Folder::make("local-pipes")?;
+    let at = |name: &str| folder.0.join(name).display().to_string();
+    let (pipe, file, script) = (at("pipe"), at("file"), at("script"));
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o755.into(), 0)?;
+    std::fs::write(&file, "")?;
+    std::fs::write(&script, format!("#!{pipe}\n"))?;
+    std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
+    let silent = "nobody writes to this pipe; start its writer first";
+    for (options, words) in [
+        (format!("ca={pipe}"), silent),
+        (format!("cert={pipe}&key={file}"), silent),
+        (format!("cert={file}&key={pipe}"), silent),
+        ("ca=/dev/zero".to_owned(), "it is a device, not a file"),
+    ] {
+        let store = format!("rediss://127.0.0.1:1?{options}");
+        refused_with(&["--local", "4MiB", "--store", &store], &NEVER, &[words], "Name a file that masu may read")?;
+    }
+    for program in [&pipe, &script] {
+        let local = said(&mut paged(&["--local", "4MiB"], &[program])?)?;
+        let huge = said(&mut super::run::run(&[], &[program])?)?;
+        assert_eq!((local.code(), huge.code()), (126, 126), "{local:?}\n{huge:?}");
+    }
+    let written = format!("echo 'no certificate' > {pipe} & exec \"$0\" \"$@\"");
+    let run = paged(&["--local", "4MiB", "--store", &format!("rediss://127.0.0.1:1?ca={pipe}")], &NEVER)?;
+    let mut shell = std::process::Command::new("/bin/sh");
+    let said = said(shell.args(["-c", &written]).arg(run.get_program()).args(run.get_args()))?;
+    assert!(said.code() == 125 && said.err.contains("holds no certificate"), "{said:?}");
     Ok(())
 }
 

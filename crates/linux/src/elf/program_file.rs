@@ -10,7 +10,7 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use object::read::elf::{Dyn, FileHeader, ProgramHeader, SectionHeader};
 use object::{Endianness, ReadCache, elf};
 
 use crate::auxv::WordSize;
-use crate::{Error, error};
+use crate::{Error, error, named_file};
 
 /// Format of a program's file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,7 +66,11 @@ pub enum Privileged {
 pub fn inspect(path: &Path) -> Result<Format, Error> {
     let object = path.display().to_string();
     let failed = |error: std::io::Error| Error::of_host("read", &object, error::errno(error));
-    let mut file = File::open(path).map_err(failed)?;
+    let mut file = match named_file::open(path) {
+        // The kernel starts no pipe, device or directory.
+        Err(error) if error.kind() == ErrorKind::InvalidInput => return Ok(Format::Other),
+        opened => opened.map_err(failed)?,
+    };
     let mut head = Vec::new();
     file.by_ref().take(256).read_to_end(&mut head).map_err(failed)?;
     if let Some(line) = head.strip_prefix(b"#!") {

@@ -41,14 +41,17 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use linux::Pid;
+use linux::{Pid, named_file};
 use serde::Deserialize;
 use toml::Spanned;
-use units::{Fraction, WayMask, Ways};
+use units::{Bytes, Fraction, WayMask, Ways};
 
 use crate::policy::Policy;
 pub use whom::{Like, User, Whom};
 use whom::{RawUser, RawWhom};
+
+/// Largest configuration.
+const CONFIG_MOST: Bytes = Bytes::mib(16);
 
 /// Parsed configuration.
 #[derive(Clone, Debug, PartialEq)]
@@ -175,7 +178,7 @@ impl Config {
     /// When it cannot be read, or has an invalid value.
     pub fn read(path: &Path) -> Result<Config, NoConfig> {
         let file = path.display().to_string();
-        let text = std::fs::read_to_string(path)
+        let text = named_file::read_text(path, CONFIG_MOST)
             .map_err(|error| NoConfig::Unread { file: file.clone(), why: linux::describe_io(&error) })?;
         let mut config = Config::parse(&file, &text)?;
         config.look_up_users(&std::fs::read("/etc/passwd").unwrap_or_default())?;

@@ -1,11 +1,16 @@
 //! Files of a scenario: the scenario itself, and traces.
 
-use std::fs::File;
 use std::io::{self, BufReader};
 use std::path::Path;
 
+use linux::named_file;
+use units::Bytes;
+
 use super::scenario::{BadScenario, Scenario};
 use super::trace::Source;
+
+/// Largest scenario.
+const SCENARIO_MOST: Bytes = Bytes::mib(16);
 
 /// Reason that there is no scenario.
 #[derive(Debug, thiserror::Error)]
@@ -30,7 +35,7 @@ pub enum NoScenario {
 pub fn scenario(file: &Path) -> Result<Scenario, NoScenario> {
     let unread =
         |error: io::Error| NoScenario::Unread { file: file.display().to_string(), why: linux::describe_io(&error) };
-    let text = std::fs::read_to_string(file).map_err(unread)?;
+    let text = named_file::read_text(file, SCENARIO_MOST).map_err(unread)?;
     Ok(Scenario::parse(file, &text)?)
 }
 
@@ -39,10 +44,6 @@ pub fn scenario(file: &Path) -> Result<Scenario, NoScenario> {
 /// # Errors
 /// When it cannot be opened, or is no plain file: it must be readable twice.
 pub fn trace(file: &Path) -> io::Result<Box<dyn Source>> {
-    // Before the open: opening a pipe without a writer would block.
-    if !std::fs::metadata(file)?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a plain file"));
-    }
-    let opened = File::open(file)?;
+    let opened = named_file::open(file)?;
     Ok(Box::new(BufReader::with_capacity(1 << 18, opened)))
 }

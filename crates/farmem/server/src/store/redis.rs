@@ -26,6 +26,7 @@ mod hints;
 mod live;
 pub mod node;
 pub mod resp;
+mod tls;
 pub mod topology;
 mod work;
 
@@ -95,7 +96,7 @@ impl RedisStore {
                 "the password of {name} stands in the list of processes; the variable {PASSWORD_VARIABLE} hides it"
             ));
         }
-        let tls = match url.tls.as_ref().map(connection::tls).transpose() {
+        let tls = match url.tls.as_ref().map(tls::settings).transpose() {
             Ok(tls) => tls,
             Err(cause) => return unfit(cause.to_string(), hints::of_files(&cause)),
         };

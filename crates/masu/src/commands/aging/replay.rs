@@ -1,10 +1,10 @@
 //! `masu aging --replay`: replays a trace with protection levels, and with the kernel alone.
 
-use std::fs;
 use std::io::Write;
 use std::path::Path;
 
 use aging::levels::Preferences;
+use linux::{describe_io, named_file};
 use serde::Serialize;
 use sim::reclaim::trace::Trace;
 use sim::reclaim::{Aging, BASE_US, Counts, Lists, Machine, Outcome, Rate, replay};
@@ -13,6 +13,9 @@ use units::{Bytes, Fraction};
 use crate::failure::Failure;
 use crate::terminal::print;
 use crate::terminal::table::Table;
+
+/// Largest trace.
+const TRACE_MOST: Bytes = Bytes::gib(1);
 
 /// Cost of a page that is not in memory, in µs: a disk that reads 1 GB/s sequentially. Only misses advance the time in
 /// a trace.
@@ -27,8 +30,8 @@ struct Both {
 
 /// Replays the trace in `file` on a group with `memory` bytes, and prints the misses with masu and without.
 pub fn run(file: &Path, memory: Bytes, preferences: &Preferences, budget: Fraction, json: bool) -> Result<(), Failure> {
-    let text = fs::read_to_string(file).map_err(|error| {
-        Failure::new(format!("cannot read the trace {}: {error}", file.display()))
+    let text = named_file::read_text(file, TRACE_MOST).map_err(|error| {
+        Failure::new(format!("cannot read the trace {}: {}", file.display(), describe_io(&error)))
             .remedy("A trace is text: `file NAME CLASS PAGES`, `read NAME FIRST COUNT`, `touch …`, `write …`, `wait SECONDS`, `repeat N` … `end`.")
     })?;
     let trace =

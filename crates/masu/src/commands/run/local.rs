@@ -25,7 +25,7 @@ use farmem_engine::handshake::{self, SessionParameters};
 use farmem_engine::left_out::LeftOut;
 use farmem_engine::program_file::{self, Judged, SCRIPTS_MAX, Source};
 use linux::meminfo::meminfo;
-use linux::{describe, file_size, open_files};
+use linux::{describe, file_size, named_file, open_files};
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use units::Bytes;
 use units::cast::{fits, saturated};
@@ -160,7 +160,7 @@ fn can_be_paged(file: &Path, name: &OsStr) -> Result<(), NotStarted> {
     let mut path = file.to_owned();
     for _ in 0..SCRIPTS_MAX {
         // A program that is executable and not readable is started by the loader all the same.
-        let Ok(file) = File::open(&path) else { return Ok(()) };
+        let Ok(file) = named_file::open(&path) else { return Ok(()) };
         match program_file::judge(&Readable(file)) {
             Judged::Paged | Judged::Unknown => return Ok(()),
             Judged::Script(interpreter) => path = PathBuf::from(OsStr::from_bytes(interpreter.path())),

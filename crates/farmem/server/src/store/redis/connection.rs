@@ -4,17 +4,15 @@
 use std::fmt;
 use std::io::{self, BufReader, IoSlice, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use linux::untrusted::visible;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::pki_types::ServerName;
 
 use super::answers::{self, ClientId, Verdict};
 use super::resp::{self, Reply, Requests};
-use crate::store::url::{Host, Secret, TlsFiles};
+use crate::store::url::{Host, Secret};
 
 /// Credentials and settings of a connection.
 pub struct Access {
@@ -378,78 +376,10 @@ pub fn tls_failure(failure: &Failure) -> Option<&rustls::Error> {
     }
 }
 
-/// Reason why an encrypted connection cannot be configured.
-#[derive(Debug, thiserror::Error)]
-pub enum BadTls {
-    /// The file cannot be read, or not as PEM.
-    #[error("{}: {}", file.display(), of_pem(cause))]
-    Pem { file: PathBuf, cause: rustls::pki_types::pem::Error },
-    /// A certificate or its key is refused.
-    #[error("{}: {cause}", file.display())]
-    Certificate { file: PathBuf, cause: rustls::Error },
-    /// The file has no certificate.
-    #[error("{}: holds no certificate", .0.display())]
-    Empty(PathBuf),
-    /// The cipher suites fit no version of TLS.
-    #[error(transparent)]
-    Versions(rustls::Error),
-}
-
-impl BadTls {
-    fn pem(file: &Path, cause: rustls::pki_types::pem::Error) -> BadTls {
-        BadTls::Pem { file: file.to_owned(), cause }
-    }
-
-    fn certificate(file: &Path, cause: rustls::Error) -> BadTls {
-        BadTls::Certificate { file: file.to_owned(), cause }
-    }
-}
-
-fn of_pem(cause: &rustls::pki_types::pem::Error) -> String {
-    match cause {
-        rustls::pki_types::pem::Error::Io(error) => linux::describe_io(error),
-        cause => cause.to_string(),
-    }
-}
-
-/// Reads the certificates; all connections share the result.
-///
-/// # Errors
-/// The file, and its fault.
-pub fn tls(files: &TlsFiles) -> Result<Arc<rustls::ClientConfig>, BadTls> {
-    let mut roots = rustls::RootCertStore::empty();
-    match &files.authorities {
-        Some(file) => {
-            for certificate in CertificateDer::pem_file_iter(file).map_err(|error| BadTls::pem(file, error))? {
-                let certificate = certificate.map_err(|error| BadTls::pem(file, error))?;
-                roots.add(certificate).map_err(|error| BadTls::certificate(file, error))?;
-            }
-            if roots.is_empty() {
-                return Err(BadTls::Empty(file.clone()));
-            }
-        }
-        None => {
-            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        }
-    }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = rustls::ClientConfig::builder_with_provider(provider);
-    let builder = builder.with_safe_default_protocol_versions().map_err(BadTls::Versions)?;
-    let builder = builder.with_root_certificates(roots);
-    let Some((certificate, key)) = &files.own else {
-        return Ok(Arc::new(builder.with_no_client_auth()));
-    };
-    let chain = CertificateDer::pem_file_iter(certificate).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    let chain = chain.map_err(|error| BadTls::pem(certificate, error))?;
-    let key_read = PrivateKeyDer::from_pem_file(key).map_err(|error| BadTls::pem(key, error))?;
-    let config = builder.with_client_auth_cert(chain, key_read);
-    let config = config.map_err(|error| BadTls::certificate(certificate, error))?;
-    Ok(Arc::new(config))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::url::TlsFiles;
     use crate::store::{Error, Trouble};
 
     #[test]
@@ -530,7 +460,7 @@ mod tests {
             }
         });
         let access = Access {
-            tls: Some(tls(&TlsFiles { authorities: None, own: None }).unwrap()),
+            tls: Some(super::super::tls::settings(&TlsFiles::default()).unwrap()),
             user: None,
             password: None,
             database: 0,

@@ -8,7 +8,8 @@ use rustls::{AlertDescription, CertificateError};
 
 use super::PASSWORD_VARIABLE;
 use super::answers::Verdict;
-use super::connection::{BadTls, Failure, tls_failure};
+use super::connection::{Failure, tls_failure};
+use super::tls::BadTls;
 
 const RIGHTS: &str =
     "Its user needs the keys masu:* and the commands HSET HMGET HDEL EXPIRE UNLINK WAIT INFO CLIENT CLUSTER ASKING.";
@@ -70,6 +71,7 @@ pub fn of_files(bad: &BadTls) -> &'static str {
         BadTls::Pem { cause: pem::Error::Io(_), .. } => {
             "Name a file that masu may read: ?ca=FILE, or ?cert=FILE&key=FILE."
         }
+        BadTls::System { .. } => "Correct this environment variable, or name the certificates: ?ca=FILE.",
         BadTls::Certificate { cause: rustls::Error::InconsistentKeys(_), .. } => {
             "Name the key that belongs to that certificate: ?cert=FILE&key=FILE."
         }
