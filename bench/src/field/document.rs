@@ -51,7 +51,20 @@ fn line_of(row: &Row) -> String {
         },
     };
     let cells: Vec<String> = Feature::ALL.iter().map(cell).collect();
-    format!("| {} | {} | {} |", row.name, row.version, cells.join(" | "))
+    format!("| {} | {} | {} |", row.name, number(&row.version), cells.join(" | "))
+}
+
+/// Number in the line in which a program names its version: from the first digit with a point behind it.
+fn number(line: &str) -> &str {
+    let is_part = |letter: char| letter.is_ascii_alphanumeric() || ".+-_~".contains(letter);
+    let starts = line.char_indices().filter(|(at, letter)| letter.is_ascii_digit() && !line[..*at].ends_with(is_digit));
+    let numbers = starts.map(|(at, _)| line[at..].split(|letter| !is_part(letter)).next().unwrap_or_default());
+    let mut versions = numbers.filter(|number| number.trim_start_matches(is_digit).starts_with('.'));
+    versions.next().unwrap_or(line)
+}
+
+fn is_digit(letter: char) -> bool {
+    letter.is_ascii_digit()
 }
 
 #[cfg(test)]
@@ -104,5 +117,20 @@ mod tests {
             }
         }
         assert!(named >= 30, "{named}");
+    }
+
+    #[test]
+    fn the_number_of_a_version_is_taken_from_its_line() {
+        let lines = [
+            ("1.5.3", "1.5.3"),
+            ("R version 4.2.2 Patched (2022-11-10 r83330)", "4.2.2"),
+            ("openjdk 17.0.15 2025-04-15", "17.0.15"),
+            ("go version go1.26.8 linux/amd64", "1.26.8"),
+            ("*** Zstandard CLI (64-bit) v1.5.4, by", "1.5.4"),
+            ("gcc (Debian 12.2.0-14+deb12u1) 12.2.0", "12.2.0-14+deb12u1"),
+            ("jq-1.6", "1.6"),
+            ("no number, é", "no number, é"),
+        ];
+        lines.iter().for_each(|(line, expected)| assert_eq!(number(line), *expected, "{line}"));
     }
 }
