@@ -6,6 +6,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use super::command::masu;
 use super::run::{Folder, Report, Result, run, said};
 use super::run_hard::compile;
 use super::{Outcome, no_automatic_huge_pages};
@@ -17,6 +18,7 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     an_inherited_prohibition_is_lifted_and_a_later_one_is_named;
     a_child_whose_filter_kills_for_madvise_runs_as_alone;
     children_that_cannot_be_served_are_left_out_and_counted;
+    sigterm_ends_a_start_behind_a_supervisor_that_never_answers;
     a_program_with_many_mappings_gets_as_many_as_alone;
 };
 
@@ -59,6 +61,40 @@ int main(int c, char **v) {
     memset(malloc(8 << 20), 1, 8 << 20);
     execvp(v[2], v + 2);
     return 79;
+}
+"#;
+
+/// Executes its arguments behind a filter that asks a supervisor about the first of them, a call's number. Nobody
+/// answers. Ends it by SIGTERM after a second, and prints its end as wait(2) has it.
+const SILENT: &str = r#"
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <signal.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+int main(int c, char **v) {
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, atoi(v[1]), 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW) };
+    struct sock_fprog program = { 4, code };
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)) return 77;
+    if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER, &program) < 0) return 78;
+    pid_t child = fork();
+    if (!child) return execvp(v[2], v + 2), 79;
+    int end = -1;
+    for (int i = 0; i < 150 && waitpid(child, &end, WNOHANG) == 0; i++) {
+        if (i >= 10 && i % 10 == 0) kill(child, i < 140 ? SIGTERM : SIGKILL);
+        usleep(100000);
+    }
+    printf("%d\n", end);
+    return 0;
 }
 "#;
 
@@ -127,6 +163,28 @@ fn a_child_whose_filter_kills_for_madvise_runs_as_alone(_: &Host) -> Outcome {
         let left_out = &report.read()?["left_out"];
         assert_eq!(left_out["from their own prctl(PR_SET_NO_NEW_PRIVS) or seccomp on"], Value::from(1), "{left_out}");
     }
+    Ok(())
+}
+
+/// masu makes calls at its start that the program alone does not make. A signal ends it, as it ends the program.
+fn sigterm_ends_a_start_behind_a_supervisor_that_never_answers(_: &Host) -> Outcome {
+    const ENDED_BY_SIGTERM: &str = "15\n";
+    const ENDED_WELL: &str = "0\n";
+    let folder = Folder::make("processes-silent")?;
+    let program = compile(&folder, "cc", "silent", SILENT, &[])?;
+    let masu = masu()?;
+    let forms = [&["run", "-q"][..], &["run", "-q", "--local", "16MiB"], &["aging", "--cache", "0"]];
+    let mut silent = 0;
+    for call in [libc::SYS_memfd_create, libc::SYS_prctl] {
+        for form in forms {
+            let mut command = Command::new(&program);
+            let ended = said(command.arg(call.to_string()).arg(masu.get_program()).args(form).args(["--", "true"]))?;
+            let is_right = [ENDED_BY_SIGTERM, ENDED_WELL].contains(&ended.out.as_str());
+            assert!(ended.code() == 0 && is_right, "call {call}, {form:?}: {ended:?}");
+            silent += u32::from(ended.out == ENDED_BY_SIGTERM);
+        }
+    }
+    assert!(silent > 0, "no call was asked about");
     Ok(())
 }
 

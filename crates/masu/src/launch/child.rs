@@ -10,6 +10,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Command, ExitCode, ExitStatus};
 use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
@@ -36,6 +37,9 @@ const PASSED_ON: [i32; 10] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2
 
 /// Longest delay between two members of a group that get the same signal.
 const GROUP_TELLS_WITHIN: Duration = Duration::from_millis(20);
+
+/// Time after the program's end in which a signal does not end masu, which reports.
+const REPORTS_WITHIN: Duration = Duration::from_secs(5);
 
 /// Interval of the looks whether the program can run.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -67,6 +71,9 @@ pub struct Relay {
     signals: Signals,
     /// Which of them have come.
     come: Vec<(i32, Arc<AtomicBool>)>,
+    /// A signal has its default action on masu: before the program starts, and some time after its end. masu may wait
+    /// in a call then, for a seccomp supervisor that never answers.
+    by_default: Arc<AtomicBool>,
     starter: Starter,
 }
 
@@ -83,14 +90,17 @@ impl Relay {
         // Without the process-group signal detector every signal is passed on, and some arrive twice.
         let detector = SignalDetector::start(&heard).ok();
         let mut come = Vec::new();
+        let by_default = Arc::new(AtomicBool::new(true));
         for signal in &heard {
+            signal_hook::flag::register_conditional_default(*signal, Arc::clone(&by_default))
+                .map_err(|error| failed(&error))?;
             let flag = Arc::new(AtomicBool::new(false));
             signal_hook::flag::register(*signal, Arc::clone(&flag)).map_err(|error| failed(&error))?;
             come.push((*signal, flag));
         }
         let signals = Signals::new(&heard).map_err(|error| failed(&error))?;
         let starter = Starter::ready().map_err(|error| no_thread(&error))?;
-        Ok(Relay { detector, signals, come, starter })
+        Ok(Relay { detector, signals, come, by_default, starter })
     }
 
     /// Passes signals on until `signals` is closed.
@@ -114,7 +124,7 @@ impl Child {
         let name = command.first().map_or(OsStr::new(""), OsString::as_os_str);
         let begun = Instant::now();
         let arguments = command.get(1..).unwrap_or_default();
-        let Relay { detector, signals: mut heard, come, starter } = relay;
+        let Relay { detector, signals: mut heard, come, by_default, starter } = relay;
         let start = |mut program: Command| {
             for (name, value) in changes {
                 match value {
@@ -133,13 +143,17 @@ impl Child {
         let signals = heard.handle();
         // The thread is made first: a failure after the start would leave the program without masu.
         let (tell, told) = mpsc::channel();
+        let afterwards = Arc::clone(&by_default);
         let relay = std::thread::Builder::new().spawn(move || {
             if let Ok(pid) = told.recv() {
                 Relay::pass_on(detector.as_ref(), &mut heard, pid);
+                std::thread::sleep(REPORTS_WITHIN);
+                afterwards.store(true, Relaxed);
             }
         });
         relay.map_err(|error| no_thread(&error))?;
         let own_peak = status::status(&*HOST, Pid::own()).map_or(Bytes(0), |status| status.rss_peak);
+        by_default.store(false, Relaxed);
         let process = start(program).or_else(|error| match error.raw_os_error() {
             // A file that the kernel cannot execute is run as a shell script, as in execvp(3).
             Some(number) if number == rustix::io::Errno::NOEXEC.raw_os_error() => {
