@@ -56,7 +56,8 @@ pub struct Report {
     pub pieces: Pieces,
     /// Windows ever reserved by the library, counted as in the paper; without malloc's own reservations.
     pub reserved_ever_windows: u64,
-    /// Part of these that no count shows, at least: they were unmapped again before it.
+    /// Part of these that no count shows, at least: they were unmapped again before it, or had no access rights then
+    /// (address space that a runtime has set aside).
     #[serde(default)]
     pub uncounted_windows: u64,
     /// Mappings placed at a multiple of a superpage.
@@ -262,7 +263,7 @@ impl Report {
         }
         match (full.count(), self.reserved_ever_windows, &self.looked_at) {
             (0, _, Some(looked_at)) => writeln!(to, "  {}", looked_at.why_none())?,
-            (0, 0, None) => writeln!(to, "  no window of 2 MiB was reserved")?,
+            (0, 0, None) => writeln!(to, "  no window of 2 MiB was reserved at a count")?,
             (0, _, None) => writeln!(to, "  no window of 2 MiB was in use at a count")?,
             _ => table.write(to, "  ")?,
         }
@@ -270,9 +271,11 @@ impl Report {
             writeln!(to, "  {line}")?;
         }
         if self.uncounted_windows > 0 {
+            let forbidden = if self.forbidding_processes > 0 { ", forbidden (prctl)" } else { "" };
             writeln!(
                 to,
-                "  reserved in all: {} windows; {} of them or more were unmapped before a count",
+                "  reserved in all: {} windows; {} of them or more are in no count: unmapped before it{forbidden}, or without \
+                 access rights then",
                 self.reserved_ever_windows, self.uncounted_windows
             )?;
         }
@@ -383,9 +386,15 @@ mod tests {
         let text = printed(&report);
         assert!(!text.contains("no window of 2 MiB was reserved"), "{text}");
         assert!(
-            text.contains("  reserved in all: 100 windows; 100 of them or more were unmapped before a count\n"),
+            text.contains(
+                "  reserved in all: 100 windows; 100 of them or more are in no count: unmapped before it, or without \
+                 access rights then\n"
+            ),
             "{text}"
         );
+        report.forbidding_processes = 1;
+        assert!(printed(&report).contains("unmapped before it, forbidden (prctl), or without"), "{report:?}");
+        report.forbidding_processes = 0;
         let windows =
             |reserved, huge| Windows { reserved_windows: reserved, allocated_windows: huge, ..Windows::default() };
         report.superpages.insert(Kind::Mmap, windows(97, 97));
