@@ -1,6 +1,7 @@
 //! System calls: one file per call or group of calls, and the memory and descriptors for them.
 
 pub mod advice;
+mod btrfs_subvolumes;
 pub mod cache_line;
 pub mod cachestat;
 pub mod capabilities;

@@ -22,6 +22,7 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     a_file_system_in_a_file_leaves_neither_its_files_nor_the_file_behind [LoopDevices];
     a_file_system_with_a_device_number_of_its_own_leaves_nothing_of_the_file_behind [Btrfs];
     a_file_system_that_is_unmounted_meanwhile_is_gone [Btrfs];
+    a_snapshot_of_a_file_keeps_its_pages [Btrfs];
     a_device_that_is_read_itself_leaves_nothing_behind [LoopDevices];
     a_file_is_found_behind_any_mount_of_its_device [LoopDevices];
     a_server_that_reads_for_the_command_is_named_and_is_included_on_request;
@@ -134,10 +135,27 @@ fn a_file_system_with_a_device_number_of_its_own_leaves_nothing_of_the_file_behi
     let point = folder.0.join("a").display().to_string();
     ran(&format!("mount -o loop {} {point}", image.display()))?;
     let lines = read_beside(&format!("cat {point}/file > /dev/null"));
+    let upper = left(&folder.0.join("a/file"));
     ran(&format!("umount {point}"))?;
-    let (lines, lower) = (lines?, left(&image)?);
+    let (lines, upper, lower) = (lines?, upper?, left(&image)?);
+    assert!(upper * 100 <= LENGTH.0, "{upper} pages are left, though its reader has ended: {lines}");
     assert!(lower * 10 <= LENGTH.0, "{lower} pages of the file below are left: {lines}");
     assert!(amount_after("behind streams of ", &lines) >= 120.0, "the file and the file below count: {lines}");
+    Ok(())
+}
+
+/// A file and its snapshot have the same inode and generation: the pages of the other one stay.
+fn a_snapshot_of_a_file_keeps_its_pages(_: &Host) -> Outcome {
+    let folder = Folder::make("aging-snapshot")?;
+    let image = btrfs_in(&folder)?;
+    let point = folder.0.join("a").display().to_string();
+    let snapshot = format!("btrfs -q subvolume snapshot {point} {point}/snapshot && cat {point}/file > /dev/null");
+    ran(&format!("mount -o loop {} {point} && {snapshot}", image.display()))?;
+    let lines = read_beside(&format!("cat {point}/snapshot/file > /dev/null"));
+    let kept = left(&folder.0.join("a/file"));
+    ran(&format!("umount {point}"))?;
+    let (lines, kept) = (lines?, kept?);
+    assert!(kept * 100 >= LENGTH.0 * 99, "{kept} pages are left of the file that nobody read: {lines}");
     Ok(())
 }
 

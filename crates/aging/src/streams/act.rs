@@ -57,6 +57,9 @@ pub struct Dropper {
 /// Any user may mount file systems of its own (FUSE): unreachable files are reported for at most this many devices.
 const DEVICES_REPORTED: usize = 256;
 
+/// First inode of a file on btrfs.
+const BTRFS_FIRST_FILE: u64 = 256;
+
 /// Number of readers of a device that are remembered.
 const READERS_MOST: usize = 4;
 
@@ -126,6 +129,10 @@ impl Dropper {
         }
         let mut result = DropResult::default();
         for (id, mut due) in of_file {
+            if self.is_metadata(id) {
+                result.leave(Reason::Metadata, id, count(&due));
+                continue;
+            }
             due.sort_by_key(|due| due.pages.start);
             match self.open(files, id, now) {
                 Ok(Some(file)) => {
@@ -147,6 +154,12 @@ impl Dropper {
             }
         }
         result
+    }
+
+    /// True for an inode of btrfs that holds no file.
+    fn is_metadata(&self, id: FileId) -> bool {
+        let is_btrfs = || self.file_systems.mount_of_device(id.device).is_some_and(|mount| mount.kind() == "btrfs");
+        id.device.0 == 0 && id.inode < BTRFS_FIRST_FILE && is_btrfs()
     }
 
     /// True if the pages can be dropped later, too: they are clean, and the file can be opened when its readers have
@@ -331,6 +344,22 @@ mod tests {
     use linux::Pid;
 
     use super::*;
+
+    #[test]
+    fn the_first_inodes_of_btrfs_are_metadata_and_no_files() {
+        let mounts = "44 27 0:39 / /mnt rw - btrfs /dev/sda1 rw\n45 27 0:40 / /run rw - tmpfs tmpfs rw\n";
+        let kernel = linux::fake::FakeKernel::new().file("proc/self/mountinfo", mounts);
+        let mut dropper = Dropper::new(&kernel).unwrap();
+        let is_metadata = |device, inode| dropper.is_metadata(FileId { device, inode, generation: 0 });
+        assert!(is_metadata((0, 39), 1) && !is_metadata((0, 39), 256));
+        assert!(!is_metadata((0, 40), 1) && !is_metadata((8, 1), 1));
+        let id = FileId { device: (0, 39), inode: 1, generation: 0 };
+        let mut places =
+            Places { queue: &mut Queue::new(super::super::policy::SETTINGS), own: &mut OwnMappings::default() };
+        let result = dropper.drop_due(&kernel, &mut places, vec![Due::first(id, 0..9, Pid(7))], Duration::ZERO);
+        assert_eq!(result.left, [((Reason::Metadata, id), Pages(9))].into());
+        assert_eq!(dropper.unreachable().count(), 0);
+    }
 
     #[test]
     fn the_latest_readers_of_a_device_are_remembered_once_each() {

@@ -46,6 +46,8 @@ const OTHERS_MOST: usize = 1024;
 const DEVICES_MOST: usize = 1024;
 /// Time after which the layers below a device are looked up again.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// The same at first for a device in no mount table: it may be in the middle of its mount(2). Doubled each time.
+const LOOK_SOON: Duration = Duration::from_millis(10);
 /// Depth of devices below devices.
 const DEPTH_MAX: u32 = 6;
 
@@ -66,6 +68,8 @@ pub struct Layers {
 #[derive(Debug)]
 struct Device {
     looked_at: Duration,
+    /// Time until the next look.
+    wait: Duration,
     /// A program serves its file system, or may do so.
     is_of_program: bool,
     /// A server of files in a kernel, perhaps this one, serves its file system.
@@ -124,7 +128,7 @@ impl Layers {
             self.readers.drain(..many);
         }
         let is_new = !self.devices.contains_key(&device);
-        let is_old = |known: &Device| now >= known.looked_at + LOOK_AGAIN;
+        let is_old = |known: &Device| now >= known.looked_at + known.wait;
         if (is_new && self.devices.len() >= DEVICES_MOST) || !(is_new || self.devices.get(&device).is_some_and(is_old))
         {
             return;
@@ -133,7 +137,12 @@ impl Layers {
         // A file system that is mounted in another namespace only may be of any kind.
         let is_of_program = mount.map_or(device.0 == 0, linux::mounts::Mount::is_of_program);
         let is_of_kernel_server = mount.is_some_and(|mount| ["nfs", "nfs4", "cifs", "smb3"].contains(&mount.kind()));
-        self.devices.insert(device, Device { looked_at: now, is_of_program, is_of_kernel_server });
+        let wait = match self.devices.get(&device) {
+            _ if mount.is_some() || device.0 != 0 => LOOK_AGAIN,
+            Some(known) => LOOK_AGAIN.min(known.wait.saturating_mul(2)),
+            None => LOOK_SOON,
+        };
+        self.devices.insert(device, Device { looked_at: now, wait, is_of_program, is_of_kernel_server });
         self.look_below(files, systems, device, by, DEPTH_MAX);
     }
 

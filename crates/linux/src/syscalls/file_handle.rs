@@ -2,8 +2,9 @@
 //!
 //! Events of the page cache name a file by device, inode and generation. File systems with handles made of the last two
 //! (ext2, ext3, ext4, f2fs and xfs) open the file by them; the form of their handles is read from the handle of the
-//! root. Others (btrfs, overlayfs, network file systems) have handles of their own kind; a file on them must be found
-//! in another way. `file_systems.rs` finds the file system, and refuses one that is not local.
+//! root. Those of btrfs have the subvolume, too: a file is opened if only one subvolume has these numbers
+//! (`btrfs_subvolumes.rs`). Others (overlayfs, network file systems) have handles of their own kind; a file on them must
+//! be found in another way. `file_systems.rs` finds the file system, and refuses one that is not local.
 //!
 //! Cost: some 5 µs per file. Side effects: an open file prevents unmounting, and its space is not freed: close it soon.
 //! Opening a file breaks a lease on it (fcntl(2), `F_SETLEASE`) as any open does; we do not wait for that.
@@ -17,9 +18,17 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use rustix::io::Errno;
 
+use super::btrfs_subvolumes::subvolumes;
+
 /// The kernel's handle types that we can make: inode (32 bits) and generation; inode (64 bits) and generation.
 const FILEID_INO32_GEN: i32 = 1;
 const FILEID_INO64_GEN: i32 = 0x81;
+/// The same for btrfs: inode (64 bits), subvolume (64 bits) and generation.
+const FILEID_BTRFS_WITHOUT_PARENT: i32 = 0x4d;
+/// First inode of a file on btrfs; lower ones hold metadata.
+const BTRFS_FIRST_FILE: u64 = 256;
+/// Number of subvolumes that are looked at: each may cost reads of the disk.
+const SUBVOLUMES_MAX: usize = 16;
 
 /// The largest handle (`MAX_HANDLE_SZ`).
 const MOST_BYTES: usize = 128;
@@ -42,15 +51,39 @@ impl Entry {
     /// Opens the file with these numbers for reading. `None` when it no longer exists.
     ///
     /// # Errors
-    /// `OPNOTSUPP` for handles of another kind, `PERM` without CAP_DAC_READ_SEARCH, `AGAIN` for a file with a lease.
+    /// `OPNOTSUPP` for handles of another kind, and for numbers of several files; `PERM` without CAP_DAC_READ_SEARCH, `AGAIN` for a file with a lease.
     pub(crate) fn open(&self, inode: u64, generation: u32) -> Result<Option<File>, Errno> {
-        let handle = encode(kind_of(&self.0)?, inode, generation).ok_or(Errno::OPNOTSUPP)?;
-        match open_handle(&self.0, &handle) {
+        let kind = kind_of(&self.0)?;
+        if kind == FILEID_BTRFS_WITHOUT_PARENT {
+            return self.open_on_btrfs(inode, generation);
+        }
+        self.open_by(&encode(kind, inode, generation).ok_or(Errno::OPNOTSUPP)?)
+    }
+
+    fn open_by(&self, handle: &Handle) -> Result<Option<File>, Errno> {
+        match open_handle(&self.0, handle) {
             Ok(file) => Ok(Some(file)),
             // A file system's errors for an inode that does not exist, or is another file now.
             Err(Errno::STALE | Errno::NOENT) => Ok(None),
             Err(errno) => Err(errno),
         }
+    }
+
+    fn open_on_btrfs(&self, inode: u64, generation: u32) -> Result<Option<File>, Errno> {
+        if inode < BTRFS_FIRST_FILE {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let subvolumes = subvolumes(&self.0, SUBVOLUMES_MAX)?.ok_or(Errno::OPNOTSUPP)?;
+        let mut found = None;
+        for subvolume in subvolumes {
+            let file = self.open_by(&encode_for_btrfs(inode, subvolume, generation).ok_or(Errno::OPNOTSUPP)?)?;
+            if file.is_some() && found.is_some() {
+                // The same file in a snapshot: its pages are others.
+                return Err(Errno::OPNOTSUPP);
+            }
+            found = found.or(file);
+        }
+        Ok(found)
     }
 }
 
@@ -81,8 +114,18 @@ fn encode(kind: i32, inode: u64, generation: u32) -> Option<Handle> {
         _ => return None,
     };
     bytes.extend_from_slice(&generation.to_ne_bytes());
+    handle_of(kind, &bytes)
+}
+
+fn encode_for_btrfs(inode: u64, subvolume: u64, generation: u32) -> Option<Handle> {
+    let mut bytes = [inode, subvolume].map(u64::to_ne_bytes).concat();
+    bytes.extend_from_slice(&generation.to_ne_bytes());
+    handle_of(FILEID_BTRFS_WITHOUT_PARENT, &bytes)
+}
+
+fn handle_of(kind: i32, bytes: &[u8]) -> Option<Handle> {
     let mut handle = Handle { bytes: u32::try_from(bytes.len()).ok()?, kind, handle: [0; MOST_BYTES] };
-    handle.handle.get_mut(..bytes.len())?.copy_from_slice(&bytes);
+    handle.handle.get_mut(..bytes.len())?.copy_from_slice(bytes);
     Some(handle)
 }
 
@@ -112,5 +155,9 @@ mod tests {
         assert_eq!(encode(FILEID_INO64_GEN, 1 << 40, 9).unwrap().bytes, 12);
         assert!(encode(FILEID_INO32_GEN, 1 << 40, 9).is_none(), "it does not fit");
         assert!(encode(0x4d, 7, 9).is_none(), "another kind");
+        let on_btrfs = encode_for_btrfs(257, 5, 9).unwrap();
+        let words = [257u64, 5].map(u64::to_ne_bytes).concat();
+        assert_eq!((on_btrfs.bytes, on_btrfs.kind, &on_btrfs.handle[..16]), (20, 0x4d, &words[..]));
+        assert_eq!(on_btrfs.handle[16..20], 9u32.to_ne_bytes());
     }
 }

@@ -66,7 +66,8 @@ pub enum NoWay {
     Served(String),
     /// The device lies on this one, which a server supplies, or in a file that we do not see; its kind, if known.
     ServedBelow((u32, u32), Option<String>),
-    /// The file system has handles of its own kind, and no reader has the file open; its kind.
+    /// The file system has handles of its own kind, or several files of these numbers (snapshots of btrfs), and no
+    /// reader has the file open; its kind.
     Handles(String),
     /// Each mount is covered by another one.
     Covered,
@@ -86,7 +87,7 @@ impl fmt::Display for NoWay {
                 write!(f, "its data comes from device {major}:{minor}, and masu does not see from where beyond that")
             }
             NoWay::Handles(kind) => {
-                write!(f, "{kind} has file handles of its own kind, and no reader has the file open now")
+                write!(f, "{kind} has file handles of its own kind (subvolumes), and no reader has the file open now")
             }
             NoWay::Covered => f.write_str("each mount of it is covered by another mount"),
             NoWay::Refused(errno) => f.write_str(&describe(*errno)),

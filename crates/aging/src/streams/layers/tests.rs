@@ -160,3 +160,21 @@ fn a_process_that_has_ended_belongs_to_the_server_that_started_it() {
     layers.look_at_large(&kernel, Vec::new, Duration::ZERO);
     assert_eq!(layers.unconnected(), (Pages(5000), 0), "its server was looked at");
 }
+
+#[test]
+fn a_device_in_the_middle_of_its_mount_is_looked_up_again_soon() {
+    let (kernel, mut systems) = kernel("");
+    let kernel = kernel.file("sys/fs/btrfs/0a-1/devices/sda1/dev", "8:1\n");
+    let mut layers = Layers::default();
+    layers.note(&kernel, &mut systems, (0, 39), Pid(2), Duration::ZERO);
+    assert!(layers.devices[&(0, 39)].is_of_program, "it may be one of a program");
+    kernel.add("proc/self/mountinfo", "44 27 0:39 / /mnt rw - btrfs /dev/sda1 rw\n");
+    layers.note(&kernel, &mut systems, (0, 39), Pid(2), LOOK_SOON / 2);
+    assert!(layers.devices[&(0, 39)].is_of_program, "not so soon");
+    layers.note(&kernel, &mut systems, (0, 39), Pid(2), LOOK_SOON);
+    assert!(!layers.devices[&(0, 39)].is_of_program);
+    assert_eq!(layers.devices[&(0, 39)].wait, LOOK_AGAIN);
+    layers.note(&kernel, &mut systems, (0, 40), Pid(2), Duration::ZERO);
+    layers.note(&kernel, &mut systems, (0, 40), Pid(2), LOOK_SOON);
+    assert_eq!(layers.devices[&(0, 40)].wait, LOOK_SOON * 2);
+}
