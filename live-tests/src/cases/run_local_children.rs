@@ -1,5 +1,6 @@
 //! `masu run --local` for programs that start others: each is paged, and its memory is freed when it ends.
 
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -369,6 +370,23 @@ fn limits_of_the_program_are_its_own(_: &Host) -> Outcome {
         let said = said(&mut limited(limit, &run))?;
         assert_eq!((said.code(), said.err.as_str()), (0, ""), "{limit}: {said:?}");
         assert!(files.is_none_or(|files| said.out == files), "{limit}: {said:?}");
+    }
+    // A limit of its own, set while pages are in the file; the signal of a write beyond it is the program's alone.
+    const LATER: &str = "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_DFL)\n\
+                         b = bytearray(24 << 20)\nfor i in range(0, len(b), 4096): b[i] = i >> 12 & 255\n\
+                         resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n\
+                         for i in range(0, len(b), 4096): b[i] = b[i] + 1 & 255\n\
+                         assert all(b[i] == (i >> 12) + 1 & 255 for i in range(0, len(b), 4096)); print('right', flush=True)\n\
+                         open(__import__('tempfile').mkstemp()[0], 'w').write('beyond')";
+    for options in [&["--local", "4MiB"][..], &["--local", "4MiB", "--backend", "copy"]] {
+        let folder = Folder::make("local-limits")?;
+        let mut run = paged(options, &["/usr/bin/python3", "-c", LATER])?;
+        let said = super::run::said(run.env("TMPDIR", &folder.0))?;
+        assert_eq!(
+            (said.status.signal(), said.out.as_str()),
+            (Some(libc::SIGXFSZ), "right\n"),
+            "{options:?}: {said:?}"
+        );
     }
     // All descriptors up to the limit, from the lowest on.
     const DESCRIPTORS: &str = "exec 3</dev/null 4</dev/null 5</dev/null 6</dev/null 7</dev/null 8</dev/null 9</dev/null \

@@ -13,9 +13,10 @@ use farmem_engine::segment::Ask;
 use crate::doorbell;
 use crate::exchange;
 use crate::kernel::{self, Decimal, call};
+use crate::limits;
 use crate::program::{HAS_WRITE_ONLY_MAPPING, Program};
 use crate::store_request;
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Bytes of a page, as a size of memory.
 pub const PAGE: usize = kernel::size(PAGE_BYTES);
@@ -30,6 +31,10 @@ pub struct Frames {
 const EEXIST: i64 = -(libc::EEXIST as i64);
 const EINVAL: i64 = -(libc::EINVAL as i64);
 const ENOENT: i64 = -(libc::ENOENT as i64);
+const EFBIG: i64 = -(libc::EFBIG as i64);
+
+/// Whether a page could not be written to the file because of the program's limit of file sizes.
+static IS_LIMITED: AtomicBool = AtomicBool::new(false);
 
 impl Frames {
     pub const fn new(program: &'static Program) -> Frames {
@@ -99,9 +104,25 @@ impl Frames {
         ])
     }
 
+    /// Whether masu carries the pages to be written: the store is no file of the program's, or the program has set a
+    /// limit of file sizes since its start.
+    fn is_carried(&self) -> bool {
+        self.program.store < 0 || IS_LIMITED.load(Relaxed)
+    }
+
+    /// Writes `count` pages of the file. False when the program's limit of file sizes forbids it.
+    fn write_file(&self, page: Page, address: u64, count: u32) -> bool {
+        if self.store_io(WRITE, page, address, count) != EFBIG {
+            return true;
+        }
+        IS_LIMITED.store(true, Relaxed);
+        limits::drop_size_signal();
+        false
+    }
+
     /// Reads or writes `count` pages of the file, from or to the library's memory: all of them, in as many calls as
-    /// needed.
-    fn store_io(&self, (number, doing): (i64, &str), page: Page, address: u64, count: u32) {
+    /// needed. Returns 0, or EFBIG.
+    fn store_io(&self, (number, doing): (i64, &str), page: Page, address: u64, count: u32) -> i64 {
         let (mut done, bytes) = (0, u64::from(count) * PAGE_BYTES);
         while done < bytes {
             let at = u64::from(page.0) * PAGE_BYTES + done;
@@ -111,9 +132,11 @@ impl Frames {
                 1.. => done += answer.cast_unsigned(),
                 0 => self.fail(doing, page, libc::ENODATA.into()),
                 _ if answer == -i64::from(libc::EINTR) => {}
+                EFBIG => return EFBIG,
                 _ => self.fail(doing, page, answer),
             }
         }
+        0
     }
 
     /// Path of the file, from the kernel: a file without a name has the name of its folder and a number.
@@ -144,10 +167,6 @@ fn words(errno: u64) -> Option<(&'static str, &'static str)> {
     Some(match i32::try_from(errno).ok()? {
         libc::ENOSPC => ("no space left on device (ENOSPC)", OF_ROOM),
         libc::EDQUOT => ("disk quota exceeded (EDQUOT)", OF_ROOM),
-        libc::EFBIG => (
-            "file too large (EFBIG)",
-            "Raise the limit of file sizes (`ulimit -f`), or use Redis: --store redis://HOST:PORT.",
-        ),
         libc::EIO => ("input/output error (EIO)", OF_DEVICE),
         // Not an answer of the kernel: see `store_io`.
         libc::ENODATA => (
@@ -319,12 +338,10 @@ impl Machine for Frames {
     }
 
     fn write_store(&mut self, page: Page, slot: u32, count: u32) -> Result<(), Infallible> {
-        if self.program.store < 0 {
+        if self.is_carried() || !self.write_file(page, self.slot(slot), count) {
             copy(self.slot(slot), self.program.data, count);
             store_request::ask(self.program, Ask::Write, page, count);
-            return Ok(());
         }
-        self.store_io(WRITE, page, self.slot(slot), count);
         Ok(())
     }
 
@@ -343,12 +360,14 @@ impl Machine for Frames {
 impl Frames {
     /// Copies the stored content of one page to another's place.
     pub fn copy_stored(&mut self, from: Page, to: Page) {
-        if self.program.store < 0 {
-            return store_request::ask(self.program, Ask::Copy, from, to.0);
-        }
         let mut buffer = [0_u8; PAGE];
         let address = buffer.as_mut_ptr().expose_provenance() as u64;
-        self.store_io(READ, from, address, 1);
-        self.store_io(WRITE, to, address, 1);
+        if !self.is_carried() {
+            self.store_io(READ, from, address, 1);
+            if self.write_file(to, address, 1) {
+                return;
+            }
+        }
+        store_request::ask(self.program, Ask::Copy, from, to.0);
     }
 }

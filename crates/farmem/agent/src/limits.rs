@@ -4,6 +4,7 @@
 use farmem_engine::handshake::Limits;
 
 use crate::kernel::{call, int};
+use crate::signals::{SET_BYTES, bit};
 
 /// Descriptors of the library lie from this number on, where the limit is higher.
 const HIGH: u64 = 60_000;
@@ -27,6 +28,14 @@ fn get(resource: libc::__rlimit_resource_t) -> Option<libc::rlimit64> {
 fn set(resource: libc::__rlimit_resource_t, limit: libc::rlimit64) -> bool {
     // SAFETY: reads our own memory.
     unsafe { call!(libc::SYS_prlimit64, 0, resource, (&raw const limit).expose_provenance(), 0) == 0 }
+}
+
+/// Takes back the SIGXFSZ of a write beyond the limit of file sizes, which the kernel sent to this thread. All signals
+/// are blocked.
+pub fn drop_size_signal() {
+    let (set, now) = (bit(libc::SIGXFSZ), libc::timespec { tv_sec: 0, tv_nsec: 0 });
+    // SAFETY: reads our own set and time.
+    unsafe { call!(libc::SYS_rt_sigtimedwait, (&raw const set).addr(), 0, (&raw const now).addr(), SET_BYTES) };
 }
 
 /// The limit of open files (RLIMIT_NOFILE), raised while the library makes its descriptors. Descriptors with numbers

@@ -4,12 +4,14 @@
 //! masu waits as long as the store needs, and informs the user meanwhile. If masu itself has ended, its stored pages
 //! are lost, and the program is ended with that reason.
 
+use farmem_engine::handshake::WAKE;
 use farmem_engine::segment::{ASKED, Ask};
 use farmem_engine::space::Page;
 
 use crate::kernel::{self, call};
 use crate::program::Program;
 use crate::signals;
+use crate::socket;
 use crate::thread::Repeated;
 
 /// Busy-waiting time for the answer before sleeping: about 20 µs.
@@ -22,6 +24,10 @@ pub fn ask(program: &Program, ask: Ask, page: Page, pages: u32) {
     let state = request.state().as_ptr().addr();
     // SAFETY: wakes masu, which waits on our own word.
     unsafe { call!(libc::SYS_futex, state, libc::FUTEX_WAKE, 1) };
+    if program.store >= 0 {
+        // Of a program with a file masu waits on the socket.
+        socket::send_at_once(program.socket, &WAKE);
+    }
     let begun = kernel::ticks();
     loop {
         match request.answered() {

@@ -225,6 +225,9 @@ impl Identity {
     }
 }
 
+/// Message of a served program that has a file for its pages: it has a request all the same, and masu wakes up.
+pub const WAKE: Message = [0; WORDS];
+
 impl Aside {
     /// Encodes the message.
     pub const fn message(self) -> Message {
@@ -358,7 +361,7 @@ mod tests {
                 (Identity::of(&message), SessionParameters::of(&message), Ready::of(&message), Go::of(&message)),
                 (None, None, None, None)
             );
-            assert_eq!(Aside::of(&message), None);
+            assert_eq!([Aside::of(&message), Aside::of(&WAKE)], [None; 2]);
         }
         assert!(REJECTED != LEFT_OUT && LEFT_OUT != REFUSED && REFUSED != REJECTED);
     }
