@@ -62,7 +62,8 @@ impl Failure {
     pub fn at_process(error: &linux::Error) -> Failure {
         let failure = Failure::new(error);
         match error {
-            linux::Error::Gone(_) => failure.remedy("The process has ended; `pgrep -a NAME` finds a running one."),
+            linux::Error::Gone(_) => Failure::new(format!("the process ended meanwhile: {error}"))
+                .remedy("`pgrep -a NAME` finds a running one."),
             linux::Error::Denied(_) => failure.remedy(
                 "Run as root, or with CAP_SYS_PTRACE, CAP_SYS_NICE, CAP_BPF, CAP_PERFMON and CAP_DAC_OVERRIDE.",
             ),
@@ -117,6 +118,16 @@ mod tests {
         let failure = Failure::new("it says ERR\r\n\u{1b}[2Jmasu: all is well").remedy("Ask \u{9b}a\nb.");
         let shown = "masu: it says ERR\\u000d\\u000a\\u001b[2Jmasu: all is well\n    Ask \\u009ba\\u000ab.";
         assert_eq!(failure.to_string(), shown);
+    }
+
+    #[test]
+    fn a_process_that_ended_is_said_before_the_call_that_failed_for_it() {
+        let gone = linux::Error::of_process("open", "/proc/7/pagemap", rustix::io::Errno::NOENT);
+        assert_eq!(
+            Failure::at_process(&gone).to_string(),
+            "masu: the process ended meanwhile: cannot open /proc/7/pagemap: no such file or directory (ENOENT)\n    \
+             `pgrep -a NAME` finds a running one."
+        );
     }
 
     #[test]

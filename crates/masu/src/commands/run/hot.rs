@@ -259,7 +259,11 @@ impl Host<'_> {
                 self.small.insert(pid);
             } else {
                 self.small.remove(&pid);
+                let has_ended = || status::status(&*HOST, pid).map_or(true, |status| status.zombie);
                 let held = self.take_in(pid).inspect_err(|failure| {
+                    if has_ended() {
+                        return;
+                    }
                     self.outcome.not_served += 1;
                     if pid == self.root {
                         self.outcome.why = Some(failure.line().to_owned());
