@@ -27,6 +27,7 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     a_file_is_found_behind_any_mount_of_its_device [LoopDevices];
     a_server_that_reads_for_the_command_is_named_and_is_included_on_request;
     a_server_that_forks_for_each_request_is_named_with_the_sum [Python];
+    a_listener_that_starts_a_program_for_each_request_is_named_with_the_sum [Python];
     a_program_without_a_connection_to_the_command_is_not_named;
 };
 
@@ -244,8 +245,12 @@ while True:
     if os.fork():
         connection.close()
         continue
+    offset = int(connection.recv(100))
+    if sys.argv[2:]:
+        os.dup2(connection.fileno(), 1)
+        os.execvp('dd', ['dd', 'if=' + sys.argv[1], 'bs=1M', 'count=8', 'skip=%d' % (offset >> 20), 'status=none'])
     file = open(sys.argv[1], 'rb')
-    file.seek(int(connection.recv(100)))
+    file.seek(offset)
     for _ in range(8):
         connection.sendall(file.read(1 << 20))
     os._exit(0)
@@ -274,6 +279,21 @@ fn a_server_that_forks_for_each_request_is_named_with_the_sum(_: &Host) -> Outco
         assert!(line.contains("is connected to the streams and brought 64.0 MiB"), "{line}");
         assert!(line.contains(&format!("`--pid {}` includes it", server.pid())), "{line}");
     }
+    Ok(())
+}
+
+/// As inetd: the programs have another name than the listener, and end.
+fn a_listener_that_starts_a_program_for_each_request_is_named_with_the_sum(_: &Host) -> Outcome {
+    let of = DiskFile::make("aging-listener", LENGTH)?;
+    let python = programs::python().ok_or("no python3")?.display().to_string();
+    let mut server = Running::start(Command::new(&python).args(["-c", FORKING]).arg(of.path()).arg("exec"))?;
+    let mut port = String::new();
+    BufReader::new(server.0.stdout.take().ok_or("no pipe")?).read_line(&mut port)?;
+    let lines = read_beside(&format!("exec {python} -c '{}' {port}", ASKING.replace('\'', "'\\''")))?;
+    let named = format!("process {} (", server.pid());
+    let line = lines.lines().find(|line| line.contains(&named)).ok_or_else(|| format!("not named: {lines}"))?;
+    assert!(line.contains("is connected to the streams and brought 64.0 MiB"), "{line}");
+    assert!(line.contains(&format!("`--pid {}` includes it", server.pid())), "{line}");
     Ok(())
 }
 

@@ -63,6 +63,9 @@ pub struct Layers {
     readers: VecDeque<Pid>,
     /// Devices whose servers were looked for.
     served: BTreeSet<(u32, u32)>,
+    /// Processes that the streams are connected to by the address that they listen at, and whose children are programs of
+    /// another name; with their own names.
+    listeners: BTreeMap<Pid, Untrusted>,
 }
 
 #[derive(Debug)]
@@ -279,13 +282,20 @@ impl Layers {
             other.is_connected = ends.meet(&server) || ends.meet_listener(&server);
             // A listener such as inetd runs another program for each connection, which may have ended.
             let is_stranger = |pid: &Pid| pid.0 > 1 && *pid != Pid::own() && !followed.contains(pid);
-            if !other.is_connected
+            if first == *pid
                 && let Some(parent) = other.inserter.parent.filter(is_stranger)
                 && ends.meet_listener(&Ends::of(files, parent))
             {
-                (other.is_connected, other.first) = (true, Some(parent));
+                let name = status::status(files, parent).map_or_else(|_| "ended".into(), |of| of.name);
+                self.listeners.insert(parent, name);
             }
             other.is_seen |= first != *pid || stat::stat(files, first).is_ok();
+        }
+        let of_listeners = self.others.values_mut().filter(|of| !of.is_layer);
+        for other in of_listeners {
+            if let Some(parent) = other.inserter.parent.filter(|parent| self.listeners.contains_key(parent)) {
+                (other.is_connected, other.first) = (true, Some(parent));
+            }
         }
         // One connected process of a server counts for the others, also for those that have ended.
         let connected: BTreeSet<Pid> =
@@ -299,7 +309,8 @@ impl Layers {
     pub fn largest(&self) -> Vec<Named> {
         let mut servers = BTreeMap::<Pid, Named>::new();
         for (pid, of) in self.others.iter().filter(|(_, of)| !of.is_layer && self.may_serve(of)) {
-            let (name, of_kernel) = (of.inserter.name.clone(), of.inserter.of_kernel);
+            let name = of.first.and_then(|first| self.listeners.get(&first)).unwrap_or(&of.inserter.name);
+            let (name, of_kernel) = (name.clone(), of.inserter.of_kernel);
             let new = Named { pid: *pid, name, of_kernel, pages: Pages(0), first: of.first };
             let server = servers.entry(of.first.unwrap_or(*pid)).or_insert(new);
             if server.pid != *pid {

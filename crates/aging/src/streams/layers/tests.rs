@@ -178,3 +178,19 @@ fn a_device_in_the_middle_of_its_mount_is_looked_up_again_soon() {
     layers.note(&kernel, &mut systems, (0, 40), Pid(2), LOOK_SOON);
     assert_eq!(layers.devices[&(0, 40)].wait, LOOK_SOON * 2);
 }
+
+#[test]
+fn all_children_of_a_listener_that_the_streams_are_connected_to_are_one_server() {
+    let (kernel, _) = kernel("");
+    let mut layers = Layers::default();
+    let of =
+        |pid: Pid| Inserter { parent: Some(if pid == WORKER { Pid(3) } else { Pid(4) }), ..inserter(SERVER).unwrap() };
+    let parts = [SERVER, Pid(i32::MAX - 2), WORKER].map(|pid| insertion(pid, (8, 1), 0..3000));
+    layers.add(Duration::ZERO, parts.to_vec(), |pid| Some(of(pid)));
+    layers.listeners.insert(Pid(4), "inetd".into());
+    layers.look_at_large(&kernel, Vec::new, Duration::ZERO);
+    let named = layers.largest();
+    let [named] = &named[..] else { panic!("{named:?}") };
+    assert_eq!((named.pid, named.pages, named.first), (Pid(4), Pages(6000), Some(Pid(4))));
+    assert_eq!(named.name, "inetd");
+}
