@@ -55,6 +55,8 @@ impl Image {
         let file = "head -c 67108864 /dev/urandom >";
         ran(&format!("mount {device} {0} && {file} {0}/file && head -c 4096 /dev/urandom > {0}/small", a.display()))?;
         ran(&format!("umount {0} && mount {device} {0} && touch {1}", a.display(), image.at("alone").display()))?;
+        // A mount namespace that was made meanwhile has kept the file system, and the written pages.
+        forget(&image.at("a/file"))?;
         forget(&backing)?;
         Ok(image)
     }
@@ -152,7 +154,8 @@ fn a_snapshot_of_a_file_keeps_its_pages(_: &Host) -> Outcome {
     let point = folder.0.join("a").display().to_string();
     let snapshot = format!("btrfs -q subvolume snapshot {point} {point}/snapshot && cat {point}/file > /dev/null");
     ran(&format!("mount -o loop {} {point} && {snapshot}", image.display()))?;
-    let lines = read_beside(&format!("cat {point}/snapshot/file > /dev/null"));
+    // The reader has both open.
+    let lines = read_beside(&format!("exec 3< {point}/file; cat {point}/snapshot/file > /dev/null"));
     let kept = left(&folder.0.join("a/file"));
     ran(&format!("umount {point}"))?;
     let (lines, kept) = (lines?, kept?);

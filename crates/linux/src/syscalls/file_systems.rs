@@ -341,23 +341,36 @@ impl FileSystems {
         let numbers = files.list(&folder).unwrap_or_default().into_iter().take(DESCRIPTORS_MAX);
         let paths = numbers.map(|number| format!("/{folder}/{number}"));
         let paths = ["cwd", "root"].into_iter().map(|name| format!("/{}", reader.file(name))).chain(paths);
-        paths.into_iter().find_map(|path| {
-            let held = proxy::open(reader, &path, OFlags::PATH).ok()?;
-            let id = mount_of(&held).ok()?;
-            let tables = std::iter::once(&self.own).chain(self.others.values().map(|(_, table)| table));
-            let known = tables.into_iter().find_map(|table| table.by_id(id)).cloned();
-            let is_fit = match known {
-                Some(mount) => mount.device == of.device && mount.is_of_local_kind(),
-                None => of.device.0 != 0 && is_on(&held, of.device) && is_local_magic(reader, &held),
-            };
-            if !is_fit {
-                return None;
+        let mut found: Option<(u64, OwnedFd)> = None;
+        for path in paths {
+            let Some(held) = self.held_on(reader, &path, of.device) else { continue };
+            match fstat(&held) {
+                Ok(about) if about.st_ino == of.inode => match &found {
+                    // A file and its snapshot on btrfs: one of them is meant.
+                    Some((device, _)) if *device != about.st_dev => return None,
+                    Some(_) => {}
+                    None => found = Some((about.st_dev, held)),
+                },
+                _ => {
+                    if let Ok(Some(file)) = through_entry(held, of) {
+                        return Some(file);
+                    }
+                }
             }
-            if fstat(&held).is_ok_and(|about| about.st_ino == of.inode) {
-                return reopen(&held).ok().map(File::from);
-            }
-            through_entry(held, of).ok().flatten()
-        })
+        }
+        found.and_then(|(_, held)| reopen(&held).ok()).map(File::from)
+    }
+
+    /// File or folder of a process, if it lies on this device, and the kernel alone answers for it.
+    fn held_on(&self, reader: Pid, path: &str, device: (u32, u32)) -> Option<OwnedFd> {
+        let held = proxy::open(reader, path, OFlags::PATH).ok()?;
+        let id = mount_of(&held).ok()?;
+        let tables = std::iter::once(&self.own).chain(self.others.values().map(|(_, table)| table));
+        let is_fit = match tables.into_iter().find_map(|table| table.by_id(id)) {
+            Some(mount) => mount.device == device && mount.is_of_local_kind(),
+            None => device.0 != 0 && is_on(&held, device) && is_local_magic(reader, &held),
+        };
+        is_fit.then_some(held)
     }
 }
 
