@@ -15,6 +15,7 @@ use linux::memory_file::MemoryFile;
 use linux::status::{HugePages, Seccomp, Status, status};
 use linux::{Error, Pid, Untrusted, maps};
 use rustix::fs::{MemfdFlags, fstat, major, memfd_create, minor};
+use rustix::io::Errno;
 use serde::Serialize;
 use units::{Address, Bytes};
 
@@ -155,6 +156,9 @@ fn set(pid: Pid, wish: &Wish) -> Result<Report, Failure> {
     }
     let aligned = switch.map(|(switch, on)| switch.set(on)).transpose()?;
     let now = status(&*HOST, pid).map_err(failed)?;
+    if now.zombie {
+        return Err(failed(Error::of_process("read the memory of", format!("process {pid}"), Errno::SRCH)));
+    }
     let allowed = now.huge_pages != HugePages::Forbidden;
     if not_set.is_none() && wish.huge.is_some_and(|on| on != allowed) {
         let line = format!("cannot change process {pid}: the call was made, and THP_enabled is still as it was");
