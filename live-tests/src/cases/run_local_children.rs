@@ -415,6 +415,11 @@ fn too_few_open_files_are_named_with_a_number_that_suffices(_: &Host) -> Outcome
             assert!(is_named && is_refused || is_left_out, "{files}: {said:?}");
         }
     }
+    // Children with a limit of their own, which the library raises with CAP_SYS_RESOURCE only: one line for both.
+    const OWN: &str = "(ulimit -n 5; exec /bin/echo one); (ulimit -n 5; exec /bin/echo two)";
+    let said = said(&mut paged(&["--local", "4MiB", "-q"], &["/bin/sh", "-c", OWN])?)?;
+    let is_named = said.err.lines().count() == 1 && said.err.contains("2 programs") && said.err.contains("`ulimit -n`");
+    assert!(said.out == "one\ntwo\n" && (said.err.is_empty() || is_named), "{said:?}");
     Ok(())
 }
 

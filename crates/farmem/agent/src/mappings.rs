@@ -23,13 +23,21 @@ pub struct Mapping {
 
 /// Calls `each` for every mapping of this process, in the order of addresses. False when they cannot be read.
 pub fn each(each: impl FnMut(Mapping)) -> bool {
-    each_in(c"/proc/self/maps".to_bytes_with_nul(), each)
+    each_in(OWN, each)
+}
+
+/// Name of the file of this process, with a zero at its end.
+pub const OWN: &[u8] = c"/proc/self/maps".to_bytes_with_nul();
+
+/// Opens a file of mappings; a negative errno on failure.
+pub fn open(path: &[u8]) -> i64 {
+    // SAFETY: opens a file to be read.
+    unsafe { call!(libc::SYS_open, path.as_ptr().expose_provenance(), libc::O_RDONLY | libc::O_CLOEXEC, 0) }
 }
 
 /// The same for the file with this name, which ends with a zero.
 pub fn each_in(path: &[u8], mut each: impl FnMut(Mapping)) -> bool {
-    // SAFETY: opens a file to be read.
-    let fd = unsafe { call!(libc::SYS_open, path.as_ptr().expose_provenance(), libc::O_RDONLY | libc::O_CLOEXEC, 0) };
+    let fd = open(path);
     if fd < 0 {
         return false;
     }

@@ -144,7 +144,7 @@ fn make(
         let place = unsafe { &*core::ptr::with_exposed_provenance::<AtomicU64>(start + (PLACES + number) * 8) };
         place.store(word, Relaxed);
     }
-    let text = own_text().ok_or((Step::Dispatch, -i64::from(libc::ENOENT)))?;
+    let text = own_text().map_err(|answer| (Step::Dispatch, answer))?;
     DISPATCH[0].store(text.0, Relaxed);
     DISPATCH[1].store(text.1, Relaxed);
     made.signals = true;
@@ -219,8 +219,8 @@ unsafe fn over(start: usize, layout: &Layout) -> Option<Pager<'static>> {
     }
 }
 
-/// Mapping with this library's instructions: start and bytes.
-fn own_text() -> Option<(u64, u64)> {
+/// Mapping with this library's instructions: start and bytes. On failure the kernel's answer to open(2) of the mappings.
+fn own_text() -> Result<(u64, u64), i64> {
     let inside = (own_text as *const ()).expose_provenance() as u64;
     let mut found = None;
     mappings::each(|mapping| {
@@ -228,7 +228,14 @@ fn own_text() -> Option<(u64, u64)> {
             found = Some((mapping.start, mapping.end - mapping.start));
         }
     });
-    found
+    found.ok_or_else(|| match mappings::open(mappings::OWN) {
+        fd @ 0.. => {
+            // SAFETY: our own.
+            unsafe { call!(libc::SYS_close, fd) };
+            -i64::from(libc::EIO)
+        }
+        answer => answer,
+    })
 }
 
 fn take_signals() -> Result<(), i64> {

@@ -45,7 +45,7 @@ mod notices;
 mod start;
 mod unproven;
 
-pub use not_begun::NotBegun;
+pub use not_begun::{NotBegun, lines as not_begun_lines};
 use notices::Notices;
 use unproven::Entrance;
 

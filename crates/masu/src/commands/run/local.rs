@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use farmem::profile::Folder;
 use farmem::report::{LeftOutPrograms, Report};
-use farmem::serve::{First, NotBegun, Seen, Server};
+use farmem::serve::{self, First, Seen, Server};
 use farmem::store::retry::{Patience, Patient};
 use farmem::store::sealed::{Cipher, PAGE_BYTES_SEALED, Sealed};
 use farmem::store::url::StoreUrl;
@@ -113,7 +113,7 @@ pub fn started(task: &RunTask, local: Local, relay: Relay) -> Result<ExitCode, N
     }
     if matches!(destination, Destination::Nowhere) {
         // Without a report, the parent of such a program has seen only a status: the reason is printed.
-        seen.not_begun.iter().for_each(|not_begun| print::note(format_args!("{}", of_child(not_begun))));
+        serve::not_begun_lines(&seen.not_begun).iter().for_each(print::note);
     } else {
         let mut report = report(&seen, &terms, ended.run);
         report.sealed = cipher.map(|cipher| cipher.name().to_owned());
@@ -278,12 +278,6 @@ fn open_store(task: &RunTask, mut url: StoreUrl, cipher: Option<Cipher>) -> Resu
     Ok(Arc::new(Patient::new(store, Patience { limit: task.store_timeout, ..Patience::USUAL }, say)))
 }
 
-/// Note about a program that was started by the first one, and in which the library could not begin.
-fn of_child(not_begun: &NotBegun) -> String {
-    let (why, remedy) = not_begun.reason_and_remedy();
-    format!("process {} ran as without masu, since the library could not begin: {why}\n    {remedy}", not_begun.process)
-}
-
 /// Note about the programs that ran unserved.
 fn of_left_out(left_out: &[LeftOutPrograms]) -> Option<String> {
     let all = left_out.iter().fold(0_u64, |sum, of| sum.saturating_add(of.programs));
@@ -314,7 +308,7 @@ fn report(seen: &Seen, terms: &SessionParameters, run: Duration) -> Report {
     };
     report.left_out = seen.left_out.iter().map(programs).collect();
     report.notes.extend(of_left_out(&report.left_out));
-    report.notes.extend(seen.not_begun.iter().map(of_child));
+    report.notes.extend(serve::not_begun_lines(&seen.not_begun));
     report.notes.extend(seen.trouble.iter().cloned());
     if seen.counted.is_empty() && seen.first.is_none() {
         report.notes.push(
