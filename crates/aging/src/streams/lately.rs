@@ -14,7 +14,7 @@ use units::Pages;
 use super::due::Due;
 
 /// Time that pages stay.
-const STAY: Duration = Duration::from_secs(5);
+const STAY: Duration = Duration::from_secs(3);
 
 /// Ranges that are remembered; beyond that the oldest are dropped.
 const RANGES_MOST: usize = 1 << 16;
@@ -82,8 +82,8 @@ mod tests {
     fn pages_stay_for_some_seconds_and_no_longer() {
         let mut lately = Lately::default();
         (0..3).for_each(|n| lately.keep(Duration::from_secs(n), due(n * 10)));
-        assert_eq!((lately.over(Duration::from_secs(4)), lately.pages()), (vec![], Pages(30)));
-        assert_eq!(lately.over(Duration::from_secs(6)), [due(0), due(10)]);
+        assert_eq!((lately.over(STAY / 2), lately.pages()), (vec![], Pages(30)));
+        assert_eq!(lately.over(STAY + Duration::from_secs(1)), [due(0), due(10)]);
         assert_eq!((lately.over(STAY * 2), lately.pages()), (vec![due(20)], Pages(0)));
     }
 
