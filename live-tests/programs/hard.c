@@ -397,6 +397,32 @@ static void spare(void) {
     }
 }
 
+/* Memory that becomes writable and executable, as of a compiler at run time: two threads write to it in turns. */
+static char *code;
+static void *write_code(void *first) {
+    for (int round = 1; round <= 4; round++)
+        for (size_t i = (size_t)first * PAGE; i < 2 * BIG; i += 2 * PAGE) {
+            if (code[i] != (char)(i / PAGE + round)) return (void *)1;
+            for (int k = 0; k < PAGE; k += 512) code[i + k]++;
+        }
+    return NULL;
+}
+static void executable(void) {
+    void *failed[2];
+    pthread_t threads[2];
+    code = mmap(NULL, 2 * BIG, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    for (size_t i = 0; i < 2 * BIG; i += 512) code[i] = (char)(i / PAGE + 1);
+    char *fixed = mmap(NULL, BIG, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    for (size_t i = 0; i < BIG; i += PAGE) fixed[i] = (char)(i / PAGE);
+    mprotect(fixed, BIG, PROT_READ);
+    if (mprotect(code, 2 * BIG, PROT_READ | PROT_WRITE | PROT_EXEC)) WRONG("mprotect: %d", errno);
+    for (long i = 0; i < 2; i++) pthread_create(&threads[i], NULL, write_code, (void *)i);
+    for (int i = 0; i < 2; i++) pthread_join(threads[i], &failed[i]);
+    if (failed[0] || failed[1]) WRONG("a page is not as it was written");
+    for (size_t i = 0; i < 2 * BIG; i += 512) if (code[i] != (char)(i / PAGE + 5)) WRONG("byte %zu is %d", i, code[i]);
+    for (size_t i = 0; i < BIG; i += PAGE) if (fixed[i] != (char)(i / PAGE)) WRONG("fixed byte %zu is %d", i, fixed[i]);
+}
+
 int main(int count, char **list) {
     big = malloc(BIG);
     memset((char *)big, 7, BIG);
@@ -419,6 +445,7 @@ int main(int count, char **list) {
     else if (!strcmp(part, "zeros")) zeros();
     else if (!strcmp(part, "spare")) spare();
     else if (!strcmp(part, "streams")) streams(list[2]);
+    else if (!strcmp(part, "executable")) executable();
     else WRONG("no part is called \"%s\"", part);
     printf("right\n");
     return 0;

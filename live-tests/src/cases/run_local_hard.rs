@@ -27,6 +27,7 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     pages_of_zeros_are_kept_nowhere [RealProcessor];
     pages_of_zeros_leave_before_others [RealProcessor];
     pages_that_the_kernel_moves_about_are_not_lost [Root, Compaction, RealProcessor];
+    executable_memory_leaves_and_comes_back [RealProcessor];
     exec_takes_more_arguments_than_can_be_pinned [Shell];
 };
 
@@ -155,6 +156,16 @@ fn pages_of_zeros_leave_before_others(host: &Host) -> Outcome {
     assert!(report["paged_bytes"].as_u64().is_some_and(|bytes| bytes > 30 << 20), "{report}");
     // Only at the end all zero pages are read, and some of the rest is evicted for them.
     assert!(report["bytes_out"].as_u64().is_some_and(|bytes| bytes < 1 << 20), "{report}");
+    Ok(())
+}
+
+/// The kernel moves no page between memory of two protections.
+fn executable_memory_leaves_and_comes_back(host: &Host) -> Outcome {
+    let (_, report) = right(host, "executable", "4MiB")?;
+    // Five passes through 16 MiB, and two through 8.
+    assert!(report["bytes_out"].as_u64().is_some_and(|bytes| bytes > 48 << 20), "{report}");
+    assert!(report["notes"].as_array().is_none_or(Vec::is_empty), "beyond local memory: {report}");
+    assert!(report["peak_resident_bytes"].as_u64().is_some_and(|bytes| bytes <= 4 << 20), "{report}");
     Ok(())
 }
 

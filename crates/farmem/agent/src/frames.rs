@@ -12,6 +12,7 @@ use farmem_engine::segment::Ask;
 
 use crate::doorbell;
 use crate::exchange;
+use crate::executable;
 use crate::kernel::{self, Decimal, call};
 use crate::limits;
 use crate::program::{HAS_WRITE_ONLY_MAPPING, Program};
@@ -201,10 +202,10 @@ fn in_pieces(count: u32, mut piece: impl FnMut(u64, u64) -> (u64, i64)) -> (u64,
 }
 
 /// Copies pages of the library's memory.
-fn copy(from: u64, to: u64, count: u32) {
+pub fn copy(from: u64, to: u64, count: u32) {
     let from = core::ptr::with_exposed_provenance::<u8>(kernel::size(from));
     let to = core::ptr::with_exposed_provenance_mut::<u8>(kernel::size(to));
-    // SAFETY: slots and the segment's data are ours and disjoint, and the data has space for a unit.
+    // SAFETY: slots, the segment's data and the executable page are ours and disjoint, and have space for the pages.
     unsafe { core::ptr::copy_nonoverlapping(from, to, count as usize * PAGE) };
 }
 
@@ -250,7 +251,10 @@ impl Machine for Frames {
             if gone > 0 || why != EINVAL || bytes > PAGE_BYTES {
                 return (gone, why);
             }
-            if self.copy_out(address + done, to + done, bytes) { (bytes, 0) } else { (0, why) }
+            // SAFETY: as above.
+            let is_out = unsafe { executable::take_out(self.program, address + done, to + done) }
+                || self.copy_out(address + done, to + done, bytes);
+            if is_out { (bytes, 0) } else { (0, why) }
         });
         pages(done)
     }

@@ -19,6 +19,7 @@ mod delivery;
 mod descriptors;
 mod doorbell;
 mod exchange;
+mod executable;
 mod frames;
 mod handler_return;
 mod kernel;

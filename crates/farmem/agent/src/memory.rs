@@ -9,6 +9,7 @@ use farmem_engine::counters::Counter;
 use farmem_engine::pager::Touch;
 
 use crate::doorbell;
+use crate::executable;
 use crate::frames::Frames;
 use crate::kernel::{self, call, int, size};
 use crate::lock::{Guard, LOCK};
@@ -383,9 +384,9 @@ fn protect(program: &'static Program, call: Call, start: u64, bytes: u64, protec
     let protection = int(protection);
     let has = |flag: i32| protection & flag != 0;
     let guard = lock_idle(program);
-    let plain = libc::PROT_READ | libc::PROT_WRITE;
-    let odd = has(libc::PROT_WRITE) && protection & (plain | libc::PROT_EXEC) != plain;
-    if odd || call.number == number::PKEY_MPROTECT {
+    let is_write_only = has(libc::PROT_WRITE) && !has(libc::PROT_READ);
+    let cannot_move = is_write_only || call.number == number::PKEY_MPROTECT;
+    if cannot_move || (has(libc::PROT_WRITE) && has(libc::PROT_EXEC) && !executable::make_page(program)) {
         HAS_WRITE_ONLY_MAPPING.store(true, Relaxed);
     }
     if protection == libc::PROT_NONE {
@@ -397,6 +398,14 @@ fn protect(program: &'static Program, call: Call, start: u64, bytes: u64, protec
         }
     }
     as_it_stands(call)
+}
+
+/// Has all writable memory of later calls executable, too (READ_IMPLIES_EXEC).
+pub fn expect_executable(program: &'static Program) {
+    let _guard = lock_idle(program);
+    if !executable::make_page(program) {
+        HAS_WRITE_ONLY_MAPPING.store(true, Relaxed);
+    }
 }
 
 /// Advice after which memory reads as zeros, or not at all.

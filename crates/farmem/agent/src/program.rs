@@ -59,8 +59,8 @@ unsafe impl Sync for Place {}
 static PLACE: Place = Place(UnsafeCell::new(MaybeUninit::uninit()));
 static READY: AtomicBool = AtomicBool::new(false);
 
-/// Set once writable memory was seen from which the kernel moves nothing (it is executable, too, or has a protection
-/// key): then memory that cannot be moved cannot be copied safely either, since a thread may be writing to it.
+/// Set once writable memory was seen from which the kernel moves nothing (it cannot be read, or has a protection key):
+/// then memory that cannot be moved cannot be copied safely either, since a thread may be writing to it.
 pub static HAS_WRITE_ONLY_MAPPING: AtomicBool = AtomicBool::new(false);
 
 /// End of the heap.

@@ -11,7 +11,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use farmem_engine::calls::{self, Call, Kind, Refusal, Signal};
 
 use crate::kernel::{int, size, uint};
-use crate::program::{HAS_WRITE_ONLY_MAPPING, Program, is_paged, program};
+use crate::program::{Program, is_paged, program};
 use crate::registers::Context;
 use crate::signals::{self, Action, SET_BYTES, without_ours};
 use crate::thread::{Repeated, Thread};
@@ -64,7 +64,7 @@ pub unsafe extern "C" fn on_call(signal: c_int, info: *mut libc::siginfo_t, cont
 fn dispatch(program: &'static Program, thread: &mut Thread, context: &mut Context) {
     let call = Call { number: uint(context.get(libc::REG_RAX)), arguments: context.arguments() };
     if i64::from(call.number) == libc::SYS_personality && call.arguments[0] & READ_IMPLIES_EXEC != 0 {
-        HAS_WRITE_ONLY_MAPPING.store(true, Relaxed);
+        memory::expect_executable(program);
     }
     const TRACE_ME: u64 = 0;
     if i64::from(call.number) == libc::SYS_ptrace

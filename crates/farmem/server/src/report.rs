@@ -267,7 +267,10 @@ impl Report {
         }
         let beyond = count(|program| program.frames_beyond);
         if beyond > 0 {
-            notes.push(format!("{beyond} times a page came beyond local memory, since system calls held all of it"));
+            notes.push(format!(
+                "{beyond} times a page came beyond local memory, since nothing could be taken out: system calls held it, or \
+                 it is write-only or has a protection key"
+            ));
         }
         let mut sites: Vec<Site> = programs.iter().flat_map(|program| program.sites.iter().cloned()).collect();
         sites.sort_by_key(|site| std::cmp::Reverse(site.faults));

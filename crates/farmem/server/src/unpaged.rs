@@ -30,7 +30,8 @@ pub struct Unpaged {
     pub hugetlb_bytes: Bytes,
     /// Page cache of mapped files.
     pub file_bytes: Bytes,
-    /// Private memory: stacks, small mappings, initialised data, written pages of private mappings of files.
+    /// Private memory: stacks, small or executable mappings, initialised data, written pages of private mappings of
+    /// files.
     pub private_bytes: Bytes,
     /// Name of the largest shared or mapped object.
     pub largest: Option<Untrusted>,
@@ -66,7 +67,7 @@ impl Unpaged {
             (
                 self.private_bytes,
                 PRIVATE_MIN,
-                "of private memory (stacks, small mappings, data, written pages of mapped files)",
+                "of private memory (stacks, small or executable mappings, data, written pages of mapped files)",
             ),
         ];
         let said = kinds.into_iter().filter(|(bytes, least, _)| bytes >= least);
