@@ -377,16 +377,23 @@ fn copies_of_a_program_find_none_wrong(host: &Host) -> Outcome {
     Ok(())
 }
 
-/// The calls fail as on a kernel without them: io_uring, kernel AIO and vmsplice.
+/// The calls fail as on a kernel without them: io_uring, kernel AIO and vmsplice; locking, as at a limit.
 fn what_cannot_work_on_paged_memory_is_not_there_for_the_program(_: &Host) -> Outcome {
     const ASKS: &str = r#"
+#define _GNU_SOURCE
 #include <errno.h>
+#include <sched.h>
+#include <signal.h>
 #include <stdio.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 static void ask(long answer) { printf("%d ", answer < 0 ? errno : 0); }
+static int child(void *nothing) { return 0; }
 int main(void) {
+    static char stack[16384];
+    size_t bytes = 1 << 20;
     char ring[120] = {0}, data[16] = {0};
     unsigned long events = 0;
     int ends[2];
@@ -396,6 +403,11 @@ int main(void) {
     ask(syscall(SYS_io_uring_setup, 4, ring));
     ask(syscall(SYS_io_setup, 1, &events));
     ask(syscall(SYS_vmsplice, ends[1], &vector, 1, 0));
+    char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    ask(mlock(memory, bytes));
+    ask(mlockall(MCL_CURRENT));
+    ask((long)mremap(memory, bytes, bytes, MREMAP_MAYMOVE | 4));
+    ask(clone(child, stack + sizeof stack, CLONE_VM | SIGCHLD, NULL));
     puts("");
     return 0;
 }
@@ -403,12 +415,15 @@ int main(void) {
     let folder = Folder::make("local-asks")?;
     let asks = compile(&folder, "cc", "asks", ASKS, &[])?;
     let said = said(&mut paged(&["--local", "2MiB", "--report", "-"], &[&asks])?)?;
-    assert_eq!((said.code(), said.out.as_str()), (0, "38 38 38 22 \n"), "ENOSYS and EINVAL: {said:?}");
+    assert_eq!((said.code(), said.out.as_str()), (0, "38 38 38 22 12 1 22 22 \n"), "{said:?}");
     let refused = [
         "userfaultfd was refused once",
         "io_uring was refused once",
         "asynchronous I/O by the kernel (io_setup) was refused once",
         "vmsplice was refused once",
+        "locking of memory (mlock, mlock2, mlockall) was refused 2 times",
+        "moving of pages from a mapping that stays (mremap with MREMAP_DONTUNMAP) was refused once",
+        "a child process with the same memory (clone with CLONE_VM, without CLONE_VFORK) was refused once",
     ];
     for refused in refused {
         assert!(said.err.contains(refused), "{refused}: {}", said.err);

@@ -286,6 +286,12 @@ fn failed(answer: i64) -> bool {
     (-4095..0).contains(&answer)
 }
 
+/// Answer to a call that cannot be made. It is counted.
+fn refused(program: &Program, refusal: Refusal, errno: i32) -> i64 {
+    program.pager.counters.refuse(refusal);
+    -i64::from(errno)
+}
+
 /// Answer to a call that changes mappings, or `None` when only the kernel is concerned.
 pub fn emulate(program: &'static Program, call: Call) -> Option<i64> {
     let [first, second, third, fourth, ..] = call.arguments;
@@ -308,14 +314,11 @@ pub fn emulate(program: &'static Program, call: Call) -> Option<i64> {
         number::MREMAP if paged(first, second.max(1)) || (int(fourth) & libc::MREMAP_FIXED != 0) => {
             Some(remap(program, call))
         }
-        // A program larger than its budget cannot be locked into it, and one that fits is not swapped at all.
-        number::MLOCK | number::MLOCK2 if paged(first, second) => Some(-i64::from(libc::ENOMEM)),
-        number::MLOCKALL => Some(-i64::from(libc::EPERM)),
+        // As at the limit of locked memory. An answer of 0 would promise that no page reaches a disk or a server.
+        number::MLOCK | number::MLOCK2 if paged(first, second) => Some(refused(program, Refusal::Lock, libc::ENOMEM)),
+        number::MLOCKALL => Some(refused(program, Refusal::Lock, libc::EPERM)),
         number::MUNLOCK if paged(first, second) => Some(0),
-        number::USERFAULTFD => {
-            program.pager.counters.refuse(Refusal::Userfaultfd);
-            Some(-i64::from(libc::ENOSYS))
-        }
+        number::USERFAULTFD => Some(refused(program, Refusal::Userfaultfd, libc::ENOSYS)),
         // On the process itself it would empty memory unseen. Kernels before 6.13 give the same answer.
         number::PROCESS_MADVISE if empties(int(fourth)) => Some(-i64::from(libc::EINVAL)),
         // `remap` uses these to tell memory apart.
@@ -508,7 +511,11 @@ fn remap(program: &'static Program, call: Call) -> i64 {
     if flags & libc::MREMAP_DONTUNMAP != 0 || old % PAGE_BYTES != 0 || old_bytes == 0 {
         // Only of use to a program that serves its own faults, as the pager does; and for shared memory, which is not
         // paged.
-        return if touches(program, old, old_bytes.max(1)) { -i64::from(libc::EINVAL) } else { as_it_stands(call) };
+        return match touches(program, old, old_bytes.max(1)) {
+            true if flags & libc::MREMAP_DONTUNMAP != 0 => refused(program, Refusal::LeftMapped, libc::EINVAL),
+            true => -i64::from(libc::EINVAL),
+            false => as_it_stands(call),
+        };
     }
     let guard = lock_idle(program);
     let fixed = flags & libc::MREMAP_FIXED != 0;

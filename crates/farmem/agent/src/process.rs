@@ -10,7 +10,7 @@
 use core::arch::global_asm;
 use core::sync::atomic::Ordering::Relaxed;
 
-use farmem_engine::calls::{Call, number};
+use farmem_engine::calls::{Call, Refusal, number};
 use farmem_engine::counters::Counter;
 use farmem_engine::entry::Place;
 
@@ -132,6 +132,7 @@ pub fn make(program: &'static Program, thread: &mut Thread, context: &mut Contex
     }
     if shares(libc::CLONE_VM) && !shares(libc::CLONE_VFORK) && !shares(libc::CLONE_THREAD) {
         // Another process with this one's memory, for good: its pages would have two owners.
+        program.pager.counters.refuse(Refusal::SharedMemory);
         return context.answer(-i64::from(libc::EINVAL));
     }
     if !shares(libc::CLONE_VM) {

@@ -6,7 +6,6 @@
 //! here.
 
 use core::ffi::{c_int, c_void};
-use core::sync::atomic::Ordering::Relaxed;
 
 use farmem_engine::calls::{self, Call, Kind, Refusal, Signal};
 

@@ -77,11 +77,17 @@ pub enum Refusal {
     TraceMe,
     /// Pages of another paged program that only that program can bring back.
     PeerMemory,
+    /// Locked pages would keep their frames, and could not leave for others.
+    Lock,
+    /// The mapping that is left behind reports its faults to the program, while the pager serves them.
+    LeftMapped,
+    /// A second process with the same memory would fault on pages that the pager counts for the first.
+    SharedMemory,
 }
 
 impl Refusal {
     /// All refusals, by their numbers.
-    pub const ALL: [Refusal; 12] = [
+    pub const ALL: [Refusal; 15] = [
         Refusal::IoUring,
         Refusal::KernelAio,
         Refusal::Vmsplice,
@@ -94,6 +100,9 @@ impl Refusal {
         Refusal::LargeMessage,
         Refusal::TraceMe,
         Refusal::PeerMemory,
+        Refusal::Lock,
+        Refusal::LeftMapped,
+        Refusal::SharedMemory,
     ];
 
     /// Name in reports.
@@ -112,6 +121,9 @@ impl Refusal {
             Refusal::LargeMessage => "a message larger than an eighth of local memory",
             Refusal::PeerMemory => "access to another paged program's memory (process_vm_readv, process_vm_writev)",
             Refusal::TraceMe => "tracing by the parent (PTRACE_TRACEME)",
+            Refusal::Lock => "locking of memory (mlock, mlock2, mlockall)",
+            Refusal::LeftMapped => "moving of pages from a mapping that stays (mremap with MREMAP_DONTUNMAP)",
+            Refusal::SharedMemory => "a child process with the same memory (clone with CLONE_VM, without CLONE_VFORK)",
         }
     }
 
@@ -132,7 +144,12 @@ impl Refusal {
             Refusal::LargeMessage => "it must be in memory as a whole; a larger --local lets it through",
             Refusal::PeerMemory => {
                 "only that program brings its pages back; libraries copy otherwise, as Open MPI with \
-                 --mca btl_vader_single_copy_mechanism none"
+                 --mca btl_vader_single_copy_mechanism emulated"
+            }
+            Refusal::Lock => "its pages may go to the store; --seal encrypts them there",
+            Refusal::LeftMapped => "the pager serves the faults of the mapping; programs copy instead, or do without",
+            Refusal::SharedMemory => {
+                "its faults are not the pager's; threads, and vfork or posix_spawn for programs, are served"
             }
             Refusal::TraceMe => {
                 "its parent would stop it at each of the pager's signals; a program is not paged if it is traced before its exec"
