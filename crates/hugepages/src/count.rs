@@ -192,8 +192,9 @@ impl Counter {
     }
 
     /// Learns of windows that this process had huge from the first count of a child.
-    pub fn learn(&mut self, child: &Counter) {
-        self.history.learn(&child.history);
+    /// Returns their number.
+    pub fn learn(&mut self, child: &Counter) -> u64 {
+        self.history.learn(&child.history)
     }
 
     /// Counts.

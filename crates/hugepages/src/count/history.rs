@@ -8,7 +8,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use linux::maps::Mapping;
+use linux::probe::Known;
 use units::{Address, Window};
+
+use super::{Counted, Superpages};
 
 /// Places that the kernel chooses anew at each exec: the end of the first stack, and the vDSO. A forked child has those
 /// of its parent.
@@ -48,10 +51,37 @@ impl History {
 
     /// Learns from the first count of a child, which follows its fork: what is huge there was huge here. Windows that
     /// are empty here are dropped by the next count.
-    pub fn learn(&mut self, child: &History) {
+    /// Returns the number of windows that this count did not know.
+    pub fn learn(&mut self, child: &History) -> u64 {
+        let before = self.huge.len();
         if self.space.is_some() && self.space == child.space {
             self.huge.extend(&child.huge);
         }
+        (self.huge.len() - before) as u64
+    }
+}
+
+impl Counted {
+    /// Moves `windows` from failed to downgraded: they were huge before this count, as is known since.
+    pub fn were_huge(&mut self, windows: u64) {
+        let mut left = windows;
+        for superpages in self.by_kind.iter_mut().map(|of| &mut of.superpages) {
+            left -= superpages.were_huge(left);
+        }
+        self.total.were_huge(windows - left);
+    }
+}
+
+impl Superpages {
+    /// Moves up to `windows` from failed to downgraded, and returns their number.
+    fn were_huge(&mut self, windows: u64) -> u64 {
+        let (Known::Value(failed), Known::Value(downgraded)) = (&mut self.failed_windows, &mut self.downgraded_windows)
+        else {
+            return 0;
+        };
+        let moved = windows.min(*failed);
+        (*failed, *downgraded) = (*failed - moved, *downgraded + moved);
+        moved
     }
 }
 
@@ -100,7 +130,7 @@ mod tests {
         assert!(child.was_huge(Window(7)));
         child.end([Window(7), Window(9)].into(), Judged::new());
         let mut parent = parent;
-        parent.learn(&child);
+        assert_eq!(parent.learn(&child), 1);
         assert!(parent.was_huge(Window(9)));
     }
 
@@ -111,7 +141,7 @@ mod tests {
         child.begin(&mappings(0x7ffd_0060_1000));
         assert!(!child.was_huge(Window(7)));
         child.end([Window(9)].into(), Judged::new());
-        parent.learn(&child);
+        assert_eq!(parent.learn(&child), 0);
         assert!(!parent.was_huge(Window(9)));
     }
 }

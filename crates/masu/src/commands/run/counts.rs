@@ -34,6 +34,8 @@ pub struct Counts {
     /// Notes about processes that had huge pages forbidden at their last count.
     pub forbidden: BTreeMap<Pid, String>,
     counters: BTreeMap<Pid, Counter>,
+    /// Parent of each process at its first count.
+    parents: BTreeMap<Pid, Pid>,
     promoted: BTreeMap<Pid, Promoted>,
     arrived: BTreeSet<Pid>,
 }
@@ -49,16 +51,15 @@ impl Counts {
     /// Counts windows, and keeps the count as the last one, and if it is the highest one. False when the process has
     /// ended.
     pub fn count(&mut self, pid: Pid) -> bool {
-        let known = self.counters.remove(&pid);
-        let parent = match known {
-            Some(_) => None,
-            None => stat::stat(&*HOST, pid).ok().map(|stat| stat.parent),
-        };
-        let of_parent = || Some(self.counters.get(&parent?)?.of_child(pid));
-        let mut counter = known.or_else(of_parent).unwrap_or_else(|| Counter::new(pid));
+        let is_first = !self.parents.contains_key(&pid);
+        let parent = if is_first { stat::stat(&*HOST, pid).ok().map(|stat| stat.parent) } else { None };
+        let mut counter = self.counters.remove(&pid).unwrap_or_else(|| self.new_counter(pid, parent));
         let counted = counter.count(&*HOST);
-        if let (Ok(_), Some(parent)) = (&counted, parent.and_then(|parent| self.counters.get_mut(&parent))) {
-            parent.learn(&counter);
+        if let (Ok(_), Some(parent)) = (&counted, parent) {
+            self.parents.insert(pid, parent);
+            let learned = self.counters.get_mut(&parent).map_or(0, |parent| parent.learn(&counter));
+            // A count in the middle of the copying did not know these.
+            self.fullest.get_mut(&parent).into_iter().for_each(|counted| counted.were_huge(learned));
         }
         let is_gone = counted.as_ref().is_err_and(linux::Error::is_gone);
         if !is_gone {
@@ -66,6 +67,14 @@ impl Counts {
         }
         counted.into_iter().for_each(|counted| self.keep(pid, counted));
         !is_gone
+    }
+
+    /// A counter that begins with the history of the parent, or of a child that was counted before its parent.
+    fn new_counter(&self, pid: Pid, parent: Option<Pid>) -> Counter {
+        let child =
+            || self.parents.iter().find(|(_, parent)| **parent == pid).and_then(|(child, _)| self.counters.get(child));
+        let relative = parent.and_then(|parent| self.counters.get(&parent)).or_else(child);
+        relative.map_or_else(|| Counter::new(pid), |relative| relative.of_child(pid))
     }
 
     fn keep(&mut self, pid: Pid, counted: Counted) {
@@ -95,6 +104,7 @@ impl Counts {
     /// Forgets how to count a process that has ended; its counts stay.
     pub fn ended(&mut self, pid: Pid) {
         self.counters.remove(&pid);
+        self.parents.remove(&pid);
     }
 
     /// Names a process that is served from outside, to be counted from now on.
