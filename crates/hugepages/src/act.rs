@@ -228,21 +228,34 @@ pub fn demote_all(program: &dyn Program, windows: &[Window]) -> Result<Split, Er
     Ok(split)
 }
 
-/// Splits the block of a window that the program gave back in part, and returns the memory that this freed: the kernel
-/// kept and charged it. `None` if there was no such block. The advice goes to one of its pages. Where frames are hidden,
-/// that is the first page in memory: beside such a block the advice has no effect but that page's age.
+/// Outcome of [`split_torn`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TornBlock {
+    /// There is none.
+    None,
+    /// Split, which freed this memory: the kernel had kept and charged it.
+    Split(Bytes),
+    /// The kernel did not split it, and keeps this memory: a page is locked, in use, or another process maps it.
+    Stays(Bytes),
+}
+
+/// Splits the block of a window that the program gave back in part. The advice goes to one of its pages. Where frames are
+/// hidden, that is the first page in memory: beside such a block the advice has no effect but that page's age, and no
+/// block is seen to stay.
 ///
 /// # Errors
 /// `Gone` when the process ended.
-pub fn split_torn(program: &dyn Program, window: Window) -> Result<Option<Bytes>, Error> {
+pub fn split_torn(program: &dyn Program, window: Window) -> Result<TornBlock, Error> {
     let torn_before = program.torn_on_host();
     if torn_before == Some(0) {
-        return Ok(None);
+        return Ok(TornBlock::None);
     }
     // Since the caller's look the window may have become huge, and the advice would split it.
-    let Some(state) = program.state(window)?.filter(|state| is_torn(*state)) else { return Ok(None) };
+    let Some(state) = program.state(window)?.filter(|state| is_torn(*state)) else { return Ok(TornBlock::None) };
     let missing = Pages((PAGES_PER_WINDOW as u64).saturating_sub(held(state)));
-    let block = match program.frames(window)? {
+    let frames = program.frames(window)?;
+    let is_seen = frames.is_some();
+    let block = match frames {
         Some(frames) => {
             let whole = Pages(PAGES_PER_WINDOW as u64);
             let torn = frames.partial.into_iter().find(|block| block.pages == whole);
@@ -250,9 +263,9 @@ pub fn split_torn(program: &dyn Program, window: Window) -> Result<Option<Bytes>
         }
         None => program.first_present(window)?.map(|page| (page, missing)),
     };
-    let Some((page, unmapped)) = block else { return Ok(None) };
+    let Some((page, unmapped)) = block else { return Ok(TornBlock::None) };
     let start = window.page(page).0;
-    let Ok(page) = AddressRange::new(start, start + PageSize::Small.bytes().0) else { return Ok(None) };
+    let Ok(page) = AddressRange::new(start, start + PageSize::Small.bytes().0) else { return Ok(TornBlock::None) };
     let before = program.splits_of_host();
     if program.advise(page, Advice::Cold) == Err(Errno::SRCH) {
         return Err(gone(window));
@@ -260,7 +273,11 @@ pub fn split_torn(program: &dyn Program, window: Window) -> Result<Option<Bytes>
     // Others split pages, too: the host has one torn page less, where the kernel counts them.
     let is_split = before.zip(program.splits_of_host()).is_some_and(|(before, after)| after > before)
         && torn_before.zip(program.torn_on_host()).is_none_or(|(before, after)| after < before);
-    Ok(is_split.then_some(unmapped.bytes()))
+    Ok(match (is_split, is_seen) {
+        (true, _) => TornBlock::Split(unmapped.bytes()),
+        (false, true) => TornBlock::Stays(unmapped.bytes()),
+        (false, false) => TornBlock::None,
+    })
 }
 
 /// Pages of a window that the program has: in memory, zero pages, in swap.

@@ -99,6 +99,15 @@ pub struct Report {
     /// Memory that these splits freed: charged to the memory cgroup, and not resident.
     #[serde(default)]
     pub torn_returned_bytes: Bytes,
+    /// Torn huge pages that the kernel does not split: locked, in use, or mapped by another process, too.
+    #[serde(default)]
+    pub torn_left_windows: u64,
+    /// Memory charged for them, and not resident.
+    #[serde(default)]
+    pub torn_left_bytes: Bytes,
+    /// Without CAP_SYS_ADMIN instead: torn huge pages of the host that stay, of which some may be the program's.
+    #[serde(default)]
+    pub torn_on_host: u64,
     /// Windows that masu promoted and that are huge at the end.
     #[serde(default)]
     pub windows_still_huge: u64,
@@ -211,6 +220,9 @@ impl Report {
             returned_bytes: totals.returned,
             torn_windows: target.torn().0,
             torn_returned_bytes: target.torn().1,
+            torn_left_windows: target.torn_left().0,
+            torn_left_bytes: target.torn_left().1,
+            torn_on_host: target.torn_maybe_left(),
             windows_still_huge: target.promoted_now(),
             scan_us_per_gib: cost.scan.us_per_gib(),
             clear_us_per_gib: cost.clear.us_per_gib(),

@@ -15,8 +15,11 @@ use std::collections::BTreeMap;
 use linux::Error;
 use units::{Bytes, PAGES_PER_WINDOW, Pages, Window};
 
-use crate::act;
+use crate::act::{self, TornBlock};
 use crate::program::Program;
+
+/// Reasons for which the kernel does not split a block, in words.
+pub const STAYS: &str = "locked, or another process maps it";
 
 /// Windows with holes, and the splits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,6 +31,8 @@ pub struct Torn {
     pub split: u64,
     /// Memory that the splits freed.
     pub returned: Bytes,
+    /// Windows whose block the kernel did not split at the last attempt, and the memory that it keeps of each.
+    stays: BTreeMap<Window, Bytes>,
 }
 
 /// Resident pages of a window with holes, and whether it was tried.
@@ -46,6 +51,12 @@ impl Torn {
             let same = known.remove(&window).filter(|before| before.resident == resident);
             self.windows.insert(window, same.unwrap_or(Holed { resident, is_tried: false }));
         }
+        self.stays.retain(|window, _| self.windows.contains_key(window));
+    }
+
+    /// Windows whose blocks stay, and the memory that the kernel keeps of them.
+    pub fn stays(&self) -> (u64, Bytes) {
+        (self.stays.len() as u64, self.stays.values().copied().sum())
     }
 
     /// Windows to try: none while the host has no torn huge page.
@@ -59,6 +70,14 @@ impl Torn {
         untried.map(|(window, _)| *window).collect()
     }
 
+    /// Torn huge pages of the host that stay, of which some may be the program's: frames are hidden, and windows with
+    /// holes have been tried.
+    pub fn maybe_stays(&self, program: &dyn Program) -> u64 {
+        let tried = self.windows.iter().find(|(_, holed)| holed.is_tried);
+        let is_hidden = tried.is_some_and(|(window, _)| program.frames(*window).is_ok_and(|frames| frames.is_none()));
+        if is_hidden { program.torn_on_host().unwrap_or(0) } else { 0 }
+    }
+
     /// Tries to split the block in a window. True if there was one.
     ///
     /// # Errors
@@ -68,10 +87,14 @@ impl Torn {
         if was_tried && program.frames(window)?.is_none() {
             return Ok(false);
         }
-        let freed = act::split_torn(program, window)?;
-        self.split += u64::from(freed.is_some());
-        self.returned += freed.unwrap_or_default();
-        Ok(freed.is_some())
+        self.stays.remove(&window);
+        let block = act::split_torn(program, window)?;
+        match block {
+            TornBlock::None => {}
+            TornBlock::Split(freed) => (self.split, self.returned) = (self.split + 1, self.returned + freed),
+            TornBlock::Stays(kept) => drop(self.stays.insert(window, kept)),
+        }
+        Ok(matches!(block, TornBlock::Split(_)))
     }
 
     /// Looks for all windows with holes, and tries them, until `stop`.
@@ -80,6 +103,7 @@ impl Torn {
     /// `Gone` when the process ended.
     pub fn split_all(&mut self, program: &dyn Program, stop: &dyn Fn() -> bool) -> Result<(), Error> {
         if program.torn_on_host() == Some(0) {
+            self.stays.clear();
             return Ok(());
         }
         self.update(program.holed_windows()?.into_iter());
@@ -95,6 +119,7 @@ impl Torn {
     /// Forgets the windows: the program has another address space.
     pub fn clear(&mut self) {
         self.windows.clear();
+        self.stays.clear();
     }
 }
 

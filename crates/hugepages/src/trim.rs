@@ -74,6 +74,8 @@ pub struct Totals {
     pub torn: u64,
     /// Memory that this freed: charged to the memory cgroup, and not resident.
     pub torn_returned: Bytes,
+    /// Such windows whose blocks the kernel does not split, and the memory that it keeps of them.
+    pub torn_left: (u64, Bytes),
     /// Exact counts.
     pub counted: u64,
     /// Scans.
@@ -258,6 +260,7 @@ impl Trimmer {
             self.torn.split_all(self.program.as_ref(), stop)?;
             (self.totals.torn, self.totals.torn_returned) = (self.torn.split, self.torn.returned);
         }
+        self.totals.torn_left = if is_due { self.torn.stays() } else { self.totals.torn_left };
         Ok(())
     }
 

@@ -29,4 +29,14 @@ impl Target {
     pub fn torn(&self) -> (u64, Bytes) {
         (self.torn.split, self.torn.returned)
     }
+
+    /// Torn huge pages that the kernel does not split, and the memory that it keeps of them.
+    pub fn torn_left(&self) -> (u64, Bytes) {
+        self.torn.stays()
+    }
+
+    /// Torn huge pages of the host that stay, of which some may be the program's.
+    pub fn torn_maybe_left(&self) -> u64 {
+        self.torn.maybe_stays(self.process.program())
+    }
 }

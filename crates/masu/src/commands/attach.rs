@@ -12,6 +12,7 @@ use hugepages::attach::{ROUND_MIN, Settings, Until, attach};
 use hugepages::program::RunningProgram;
 use hugepages::report::{PlannedRun, Report};
 use hugepages::target::{Phase, Target};
+use hugepages::torn::STAYS;
 use hugepages::{policy, rate_limiter};
 use linux::{Pid, Untrusted};
 use serde::Serialize;
@@ -209,6 +210,7 @@ fn windows(report: &Report) -> Table {
             ("  split by others", report.windows_split_by_others),
             ("huge without masu, idle, and split", report.windows_demoted_found),
             ("given back in part, and split by masu", report.torn_windows),
+            (&format!("given back in part, not split: {STAYS}"), report.torn_left_windows),
         ];
         others.into_iter().filter(|(_, count)| *count > 0).for_each(|(what, count)| row(what, count));
     }
@@ -253,6 +255,13 @@ fn figures(report: &Report, ran_s: f64) -> Table {
         row("returned by demotion", report.returned_bytes.to_string());
         if report.torn_windows > 0 {
             row("freed by splitting torn huge pages", report.torn_returned_bytes.to_string());
+        }
+        if report.torn_left_windows > 0 {
+            row("charged for torn huge pages that stay", report.torn_left_bytes.to_string());
+        }
+        if report.torn_on_host > 0 {
+            let whose = format!("{}; `masu stat {}` shows its part ({STAYS})", report.torn_on_host, report.pid);
+            row("torn huge pages of the host that stay", whose);
         }
         row("settled", report.settled_s.map_or(format!("not in {ran_s:.1} s"), |s| format!("after {s:.1} s")));
     }

@@ -277,6 +277,7 @@ fn fill(
     report.demoted_windows = seen.demoted;
     report.returned_bytes = seen.returned;
     (report.torn_windows, report.torn_returned_bytes) = seen.torn;
+    (report.torn_left_windows, report.torn_left_bytes) = seen.torn_left;
     (report.promoted_windows, report.promoted_still_huge_windows) = seen.promoted_again;
     report.reserved_ever_windows = seen.reserved_ever;
     report.uncounted_windows = report.uncounted();
@@ -306,6 +307,8 @@ fn fill(
             report.returned_bytes += outcome.returned;
             report.torn_windows += outcome.torn.0;
             report.torn_returned_bytes += outcome.torn.1;
+            report.torn_left_windows += outcome.torn_left.0;
+            report.torn_left_bytes += outcome.torn_left.1;
             report.notes.extend(outcome.why);
         }
         Err(failure) => report.notes.push(format!("nothing was done from outside: {}", failure.line())),

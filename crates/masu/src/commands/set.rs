@@ -9,7 +9,7 @@ use hugepages::act::{FullPromotions, Split, demote_all, promote_full};
 use hugepages::count::{full_windows, huge_windows};
 use hugepages::program::{Program, RunningProgram};
 use hugepages::rate_limiter::{self, RateLimiter};
-use hugepages::torn::Torn;
+use hugepages::torn::{STAYS, Torn};
 use linux::injection::{self, NotCalled};
 use linux::memory_file::MemoryFile;
 use linux::status::{HugePages, Seccomp, Status, status};
@@ -62,6 +62,9 @@ struct Report {
     /// Windows that the process had given back in part, whose blocks were split, and the memory that this freed.
     torn_windows: u64,
     torn_returned_bytes: Bytes,
+    torn_left_windows: u64,
+    torn_left_bytes: Bytes,
+    torn_on_host: u64,
     rss_before_bytes: Bytes,
     rss_after_bytes: Bytes,
 }
@@ -181,6 +184,9 @@ fn set(pid: Pid, wish: &Wish) -> Result<Report, Failure> {
         returned_bytes: split.returned,
         torn_windows: torn.split,
         torn_returned_bytes: torn.returned,
+        torn_left_windows: torn.stays().0,
+        torn_left_bytes: torn.stays().1,
+        torn_on_host: torn.maybe_stays(&program),
         rss_before_bytes: rss_before,
         rss_after_bytes: program.resident_exact().map_err(failed)?,
     })
@@ -317,6 +323,14 @@ fn print(out: &mut impl Write, report: &Report) -> std::io::Result<()> {
     if report.torn_windows > 0 {
         let (windows, freed) = (report.torn_windows, report.torn_returned_bytes);
         writeln!(out, "{windows} windows that it had given back in part were split, which freed {freed}")?;
+    }
+    if report.torn_left_windows > 0 {
+        let (windows, kept) = (report.torn_left_windows, report.torn_left_bytes);
+        writeln!(out, "{windows} windows that it had given back in part stay charged with {kept}: {STAYS}")?;
+    }
+    if report.torn_on_host > 0 {
+        let (count, pid) = (report.torn_on_host, report.pid);
+        writeln!(out, "{count} torn huge pages of the host stay; `masu stat {pid}` shows its part ({STAYS})")?;
     }
     Ok(())
 }

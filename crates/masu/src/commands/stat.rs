@@ -150,7 +150,7 @@ fn print(out: &mut impl Write, process: &Process) -> Result<(), Failure> {
         writeln!(
             out,
             "{torn} of torn huge pages: the program gave them back, and the kernel keeps and charges them until reclaim; \
-             `masu attach` splits such pages"
+             `masu attach` splits such pages, unless they are locked or another process maps them"
         )?;
     }
     if let Some(freed) = lazily_freed_bytes.value().filter(|bytes| bytes.0 > 0) {

@@ -54,6 +54,8 @@ pub struct Outcome {
     pub returned: Bytes,
     /// Windows that the program gave back in part, whose blocks were split, and the memory that this freed.
     pub torn: (u64, Bytes),
+    /// Such windows whose blocks the kernel does not split, and the memory that it keeps of them.
+    pub torn_left: (u64, Bytes),
     /// Processes and windows looked at.
     pub looked_at: LookedAt,
     /// Processes that were large enough and could not be served.
@@ -76,6 +78,8 @@ impl Outcome {
         self.returned += report.returned_bytes;
         self.torn.0 += report.torn_windows;
         self.torn.1 += report.torn_returned_bytes;
+        self.torn_left.0 += report.torn_left_windows;
+        self.torn_left.1 += report.torn_left_bytes;
     }
 }
 

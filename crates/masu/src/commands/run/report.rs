@@ -9,6 +9,7 @@ use std::os::unix::process::ExitStatusExt;
 use contract::image::LeftOut;
 use hugepages::count::{Counted, Kind, Superpages};
 use hugepages::observe::Pieces;
+use hugepages::torn::STAYS;
 use linux::Untrusted;
 use linux::untrusted::visible;
 use serde::{Deserialize, Serialize};
@@ -81,6 +82,12 @@ pub struct Report {
     pub torn_windows: u64,
     #[serde(default)]
     pub torn_returned_bytes: Bytes,
+    /// Torn huge pages that the kernel did not split at the last look: locked, or mapped by another process, too.
+    #[serde(default)]
+    pub torn_left_windows: u64,
+    /// Memory charged for them, and not resident.
+    #[serde(default)]
+    pub torn_left_bytes: Bytes,
     /// Processes that had huge pages forbidden (prctl), by themselves or by an ancestor in the run.
     #[serde(default)]
     pub forbidding_processes: u64,
@@ -154,6 +161,8 @@ impl Report {
             returned_bytes: Bytes(0),
             torn_windows: 0,
             torn_returned_bytes: Bytes(0),
+            torn_left_windows: 0,
+            torn_left_bytes: Bytes(0),
             forbidding_processes: 0,
             program_forbids: false,
             programs: 0,
@@ -301,6 +310,13 @@ impl Report {
                 to,
                 "  given back in part by the program, and split: {}, which freed {}",
                 self.torn_windows, self.torn_returned_bytes
+            )?;
+        }
+        if self.torn_left_windows > 0 {
+            writeln!(
+                to,
+                "  given back in part by the program, and still charged with {}: {} ({STAYS})",
+                self.torn_left_bytes, self.torn_left_windows
             )?;
         }
         for note in &self.notes {

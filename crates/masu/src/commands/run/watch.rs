@@ -61,6 +61,8 @@ pub struct Seen {
     pub returned: Bytes,
     /// Windows that the program gave back in part, whose blocks were split, and the memory that this freed.
     pub torn: (u64, Bytes),
+    /// Such windows whose blocks the kernel does not split, and the memory that it keeps of them.
+    pub torn_left: (u64, Bytes),
     /// Split windows that were filled later and promoted again, and those still huge at the last scan.
     pub promoted_again: (u64, u64),
     /// Worst result for a text segment.
@@ -309,6 +311,8 @@ fn add_trimmed(trimmer: Option<Trimmer>, seen: &mut Seen) {
         seen.returned += trimmer.totals.returned;
         seen.torn.0 += trimmer.totals.torn;
         seen.torn.1 += trimmer.totals.torn_returned;
+        seen.torn_left.0 += trimmer.totals.torn_left.0;
+        seen.torn_left.1 += trimmer.totals.torn_left.1;
         seen.promoted_again.0 += trimmer.totals.promoted_again;
         seen.promoted_again.1 += trimmer.promoted_still_huge();
     }
