@@ -177,6 +177,8 @@ mod tests {
             reserved_ever_windows: 0,
             uncounted_windows: 0,
             aligned_mappings: 0,
+            torn_left_windows: 0,
+            torn_left_bytes: Bytes(0),
             promoted_windows: 0,
             promoted_still_huge_windows: 0,
             promoted_uncounted_windows: 0,

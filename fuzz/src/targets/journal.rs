@@ -37,12 +37,13 @@ pub fn run(bytes: &[u8]) -> bool {
             fs::write(directory.path().join(name), content).expect("a directory of our own");
         }
         let files = kernel();
-        let Replay { restored, newer } = replay(&files, directory.path(), &[UNDO]).expect("a directory of our own");
+        let replayed = replay(&files, directory.path(), &[UNDO]).expect("a directory of our own");
+        let Replay { restored, left_alone, newer } = replayed;
         for (path, _) in files.writes.borrow().iter() {
             assert!(path.starts_with("sys/") || path.starts_with("proc/"), "{path}");
             assert!(!path.split('/').any(|part| part == ".."), "{path}");
         }
-        let understood = !restored.is_empty() || !newer.is_empty();
+        let understood = !restored.is_empty() || !left_alone.is_empty() || !newer.is_empty();
         let failed = restored.iter().filter(|setting| setting.failure.is_some()).count();
         let left = NAMES.iter().filter(|name| directory.path().join(name).exists()).count();
         let living = journals.len().min(1);
@@ -50,7 +51,7 @@ pub fn run(bytes: &[u8]) -> bool {
         assert!(newer.iter().all(|journal| journal.path.exists()), "{newer:?}");
         if failed == 0 {
             files.writes.borrow_mut().clear();
-            assert_eq!(replay(&files, directory.path(), &[UNDO]), Ok(Replay { restored: Vec::new(), newer }));
+            assert_eq!(replay(&files, directory.path(), &[UNDO]), Ok(Replay { newer, ..Replay::default() }));
             assert!(files.writes.borrow().is_empty());
         }
         for name in NAMES {

@@ -8,7 +8,6 @@ use farmem_engine::PAGE_BYTES;
 use farmem_engine::backend::Backend;
 
 use crate::exchange;
-use crate::frames::{PAGE, copy};
 use crate::kernel::{call, size};
 use crate::program::Program;
 
@@ -54,11 +53,15 @@ pub unsafe fn take_out(program: &Program, address: u64, slot: u64) -> bool {
         return false;
     }
     // SAFETY: the caller's; the page is empty, and nobody else uses it while the lock is held.
-    if unsafe { exchange::evict(program.uffd, address, between, PAGE_BYTES) }.0 < PAGE as u64 {
+    if unsafe { exchange::evict(program.uffd, address, between, PAGE_BYTES) }.0 < PAGE_BYTES {
         return false;
     }
-    copy(between, slot, 1);
-    // SAFETY: our own memory, whose content the slot has.
-    unsafe { call!(libc::SYS_madvise, between, PAGE_BYTES, libc::MADV_DONTNEED) };
+    let from = core::ptr::with_exposed_provenance::<u8>(size(between));
+    let to = core::ptr::with_exposed_provenance_mut::<u8>(size(slot));
+    // SAFETY: two pages of our own, of which the first is given back once the slot has its content.
+    unsafe {
+        core::ptr::copy_nonoverlapping(from, to, size(PAGE_BYTES));
+        call!(libc::SYS_madvise, between, PAGE_BYTES, libc::MADV_DONTNEED);
+    }
     true
 }

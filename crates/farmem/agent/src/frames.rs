@@ -202,10 +202,10 @@ fn in_pieces(count: u32, mut piece: impl FnMut(u64, u64) -> (u64, i64)) -> (u64,
 }
 
 /// Copies pages of the library's memory.
-pub fn copy(from: u64, to: u64, count: u32) {
+fn copy(from: u64, to: u64, count: u32) {
     let from = core::ptr::with_exposed_provenance::<u8>(kernel::size(from));
     let to = core::ptr::with_exposed_provenance_mut::<u8>(kernel::size(to));
-    // SAFETY: slots, the segment's data and the executable page are ours and disjoint, and have space for the pages.
+    // SAFETY: slots and the segment's data are ours and disjoint, and the data has space for a unit.
     unsafe { core::ptr::copy_nonoverlapping(from, to, count as usize * PAGE) };
 }
 
