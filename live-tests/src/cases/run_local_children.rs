@@ -306,6 +306,7 @@ const RANKS: &str = r#"
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 enum { WORDS = 1 << 20 };
 int main(int count, char **list) {
     int rank, wrong = 0;
@@ -316,13 +317,28 @@ int main(int count, char **list) {
     MPI_Sendrecv(to, WORDS, MPI_UNSIGNED_LONG, 1 - rank, 0, from, WORDS, MPI_UNSIGNED_LONG, 1 - rank, 0,
                  MPI_COMM_WORLD, MPI_STATUS_IGNORE);
     for (unsigned long word = 0; word < WORDS; word++) wrong |= from[word] != word * 2 + 1 - rank;
+    MPI_Win window;
+    MPI_Win_create(to, WORDS * 8, 8, MPI_INFO_NULL, MPI_COMM_WORLD, &window);
+    for (unsigned long word = 0; word < WORDS; word++) from[word] = 0;
+    MPI_Win_fence(0, window);
+    MPI_Get(from, WORDS, MPI_UNSIGNED_LONG, 1 - rank, 0, WORDS, MPI_UNSIGNED_LONG, window);
+    MPI_Win_fence(0, window);
+    for (unsigned long word = 0; word < WORDS; word++) wrong |= from[word] != word * 2 + 1 - rank;
+    if (strcmp(getenv("OMPI_MCA_btl_vader_single_copy_mechanism"), "cma")) {
+        for (unsigned long word = 0; word < WORDS; word++) from[word] = word * 3 + rank;
+        MPI_Put(from, WORDS, MPI_UNSIGNED_LONG, 1 - rank, 0, WORDS, MPI_UNSIGNED_LONG, window);
+        MPI_Win_fence(0, window);
+        for (unsigned long word = 0; word < WORDS; word++) wrong |= to[word] != word * 3 + 1 - rank;
+    }
+    MPI_Win_free(&window);
     MPI_Finalize();
     if (!wrong) puts("right");
     return wrong;
 }
 "#;
 
-/// Each rank under a masu of its own, and both under one; the peer's pages in a file, and behind masu.
+/// Messages and one-sided communication. Each rank under a masu of its own, and both under one; the peer's pages in a
+/// file, read there if the user chooses `cma`, and behind masu.
 fn open_mpi_sends_between_paged_programs_and_prints_no_refusal(_: &Host) -> Outcome {
     let folder = Folder::make("local-ranks")?;
     if ["mpicc", "mpirun"].iter().any(|name| Command::new(name).arg("--version").output().is_err()) {
@@ -331,16 +347,19 @@ fn open_mpi_sends_between_paged_programs_and_prints_no_refusal(_: &Host) -> Outc
     }
     let program = compile(&folder, "mpicc", "ranks", RANKS, &[])?;
     let launcher = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2"];
-    for options in [&["--local", "4MiB"][..], &["--local", "4MiB", "--seal"]] {
+    let rows =
+        [(&["--local", "4MiB"][..], Some("cma")), (&["--local", "4MiB"], None), (&["--local", "4MiB", "--seal"], None)];
+    for (options, copy) in rows {
         let inner = paged(options, &[&program])?;
         let mut each = Command::new(launcher[0]);
         each.args(&launcher[1..]).arg(inner.get_program()).args(inner.get_args());
         each.envs(inner.get_envs().filter_map(|(name, value)| Some((name, value?))));
         let both = paged(options, &[&launcher[..], &[&program]].concat())?;
         for mut run in [each, both] {
+            run.envs(copy.map(|copy| ("OMPI_MCA_btl_vader_single_copy_mechanism", copy)));
             let said = said(&mut run)?;
-            assert_eq!((said.code(), said.out.as_str()), (0, "right\nright\n"), "{options:?}: {said:?}");
-            assert!(!said.err.contains("errno"), "{options:?}: {said:?}");
+            assert_eq!((said.code(), said.out.as_str()), (0, "right\nright\n"), "{options:?} {copy:?}: {said:?}");
+            assert!(!said.err.contains("errno"), "{options:?} {copy:?}: {said:?}");
         }
     }
     Ok(())

@@ -15,9 +15,13 @@ pub const NAME: &str = "libmasu-preload.so";
 /// The library for programs larger than their machine.
 pub const PAGER: &str = "libmasu-pager.so";
 
-/// Parameter of Open MPI 4: how it copies between processes of a machine. It prints each refusal of process_vm_readv,
-/// one for each message, whatever the error, and asks again.
+/// Parameter of Open MPI 4: how it copies between processes of a machine. It prints each refusal of process_vm_readv and
+/// process_vm_writev, whatever the error, and asks again; MPI_Put asks for ever.
 const OPEN_MPI_COPY: &str = "OMPI_MCA_btl_vader_single_copy_mechanism";
+
+/// Both processes copy, through shared memory. With `none` they do, too, but MPI_Win_create fails: one-sided
+/// communication (osc/rdma) needs a transport that puts and gets.
+const OPEN_MPI_COPY_BY_BOTH: &str = "emulated";
 
 /// Finds a library: beside this program (as built), or where it is installed.
 pub fn library(name: &str) -> Result<PathBuf, Failure> {
@@ -71,16 +75,15 @@ pub fn has_chosen_malloc(now: impl Fn(&str) -> Option<OsString>) -> bool {
     now(TUNABLES).is_some_and(|tunables| parts(&tunables).any(|tunable| tunable.starts_with(TUNABLE.as_bytes())))
 }
 
-/// Variables to set for a paged program; `through_masu`: it does not reach its store by itself. The store's password is masu's: neither the program nor its children get it.
+/// Variables to set for a paged program. The store's password is masu's: neither the program nor its children get it.
 pub fn paged<const VARIABLES: usize>(
     library: &Path,
     of_masu: [(&'static str, Option<String>); VARIABLES],
-    through_masu: bool,
     now: impl Fn(&str) -> Option<OsString>,
 ) -> Vec<Change> {
     let mut changes = without_ours(&now);
-    if through_masu && now(OPEN_MPI_COPY).is_none() {
-        changes.push((OPEN_MPI_COPY, Some("none".into())));
+    if now(OPEN_MPI_COPY).is_none() {
+        changes.push((OPEN_MPI_COPY, Some(OPEN_MPI_COPY_BY_BOTH.into())));
     }
     let preload = match changes.iter().position(|(changed, _)| *changed == PRELOAD) {
         Some(index) => changes.swap_remove(index).1,
@@ -172,22 +175,22 @@ mod tests {
 
     #[test]
     fn a_paged_program_gets_what_is_for_it_and_not_the_stores_password() {
-        let now = |name: &str| (name == PASSWORD_VARIABLE).then(|| OsString::from("hunter22"));
+        let now = |name: &str| [PASSWORD_VARIABLE, OPEN_MPI_COPY].contains(&name).then(|| OsString::from("hunter22"));
         let variables = [("A", Some("1".to_owned())), ("B", None), ("C", None)];
-        let changes = paged(Path::new("/lib/pager.so"), variables, false, now);
+        let changes = paged(Path::new("/lib/pager.so"), variables, now);
         let wanted = [(PRELOAD, Some("/lib/pager.so".into())), ("A", Some("1".into())), ("B", None), ("C", None)];
         assert_eq!(changes, [&wanted[..], &[(PASSWORD_VARIABLE, None)]].concat());
     }
 
     #[test]
-    fn open_mpi_copies_through_shared_memory_where_a_peer_cannot_read_stored_pages() {
-        let choice = |through_masu, chosen: Option<&str>| {
+    fn open_mpi_copies_through_shared_memory_unless_the_user_has_chosen() {
+        let choice = |chosen: Option<&str>| {
             let now = |name: &str| chosen.filter(|_| name == OPEN_MPI_COPY).map(OsString::from);
-            let changes = paged(Path::new("/lib/pager.so"), [], through_masu, now);
+            let changes = paged(Path::new("/lib/pager.so"), [], now);
             changes.into_iter().find(|(name, _)| *name == OPEN_MPI_COPY).and_then(|(_, value)| value)
         };
-        assert_eq!(choice(true, None), Some("none".into()));
-        assert_eq!((choice(false, None), choice(true, Some("cma"))), (None, None));
+        assert_eq!(choice(None), Some(OPEN_MPI_COPY_BY_BOTH.into()));
+        assert_eq!(choice(Some("cma")), None);
     }
 
     #[test]

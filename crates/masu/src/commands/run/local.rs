@@ -88,8 +88,8 @@ pub fn started(task: &RunTask, local: Local, relay: Relay) -> Result<ExitCode, N
         Failure::new(format!("cannot wait for the program's library: {}", linux::describe_io(&error)))
             .remedy("Allow masu 256 open files and 16 threads (`ulimit -n`, `ulimit -u`).")
     })?;
-    let (library, through_masu) = (environment::library(environment::PAGER)?, cipher.is_some() || not_sealed);
-    let changes = environment::paged(&library, server.variables(), through_masu, |name| std::env::var_os(name));
+    let library = environment::library(environment::PAGER)?;
+    let changes = environment::paged(&library, server.variables(), |name| std::env::var_os(name));
     let mut child = Child::start(&file, &task.command, &changes, relay)?;
     let ended = child.wait_and_look(name, task.quiet);
     store.give_up();
