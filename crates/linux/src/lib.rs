@@ -30,7 +30,7 @@ pub mod fake;
 pub use elf::{build_id, program_file};
 pub use journal::runtime_directory;
 pub use proc::{
-    auxv, buddyinfo, children, clear_refs, connections, executable, fuse_server, halted, iomem, kpagecgroup,
+    auxv, buddyinfo, children, clear_refs, connections, environ, executable, fuse_server, halted, iomem, kpagecgroup,
     kpageflags, map_files, map_limit, maps, meminfo, memory_file, mounts, open_inodes, pagemap, pressure, processes,
     shared_segments, smaps, stat, status, user_namespace, vmstat, zoneinfo,
 };

@@ -5,6 +5,7 @@ pub mod buddyinfo;
 pub mod children;
 pub mod clear_refs;
 pub mod connections;
+pub mod environ;
 pub mod executable;
 pub mod frame_file;
 pub mod fuse_server;

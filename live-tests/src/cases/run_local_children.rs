@@ -26,6 +26,7 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     programs_that_cannot_be_paged_run_as_children_and_are_counted [UserFaults, CCompiler, Make];
     a_program_that_puts_a_filter_on_itself_is_served_no_more [UserFaults, CCompiler];
     the_memory_of_a_paged_peer_is_read_or_refused_and_never_wrong [UserFaults, CCompiler];
+    copies_that_go_on_after_the_program_are_named [UserFaults, CCompiler];
     open_mpi_sends_between_paged_programs_and_prints_no_refusal [UserFaults];
     limits_of_the_program_are_its_own [UserFaults, Python];
 };
@@ -362,6 +363,49 @@ fn open_mpi_sends_between_paged_programs_and_prints_no_refusal(_: &Host) -> Outc
             assert!(!said.err.contains("errno"), "{options:?} {copy:?}: {said:?}");
         }
     }
+    Ok(())
+}
+
+/// Two copies go into the background; the second has overwritten its environment, as for a title in ps.
+fn copies_that_go_on_after_the_program_are_named(_: &Host) -> Outcome {
+    const DAEMONS: &str = r#"
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+extern char **environ;
+int main(void) {
+    for (int number = 0; number < 2; number++) {
+        int child = fork();
+        if (child < 0) return 4;
+        if (child > 0) {
+            printf("%d\n", child);
+            continue;
+        }
+        for (char **one = environ; number && *one; one++) memset(*one, 0, strlen(*one));
+        setsid();
+        for (int descriptor = 0; descriptor < 3; descriptor++) dup2(open("/dev/null", O_RDWR), descriptor);
+        sleep(3);
+        _exit(0);
+    }
+    return 0;
+}
+"#;
+    let folder = Folder::make("local-daemons")?;
+    let program = compile(&folder, "cc", "daemons", DAEMONS, &[])?;
+    let report = Report::new("local-daemons");
+    let said = said(&mut paged(&["--local", "4MiB", "--report", report.path(), "--json"], &[&program])?)?;
+    assert_eq!(said.code(), 0, "{said:?}");
+    let wanted: std::collections::BTreeSet<u64> = said.out.lines().filter_map(|pid| pid.parse().ok()).collect();
+    let report = report.read()?;
+    let named = report["still_running"].as_array().ok_or("no list")?;
+    assert_eq!(
+        named.iter().filter_map(|one| one["process"].as_u64()).collect::<std::collections::BTreeSet<_>>(),
+        wanted
+    );
+    assert!(named.iter().all(|one| one["program"] == "daemons" && one["forked"] == true), "{report}");
+    let note = report["notes"][0].as_str().unwrap_or_default();
+    assert!(note.starts_with("2 processes of the run still run, not paged and not limited by --local: "), "{report}");
     Ok(())
 }
 

@@ -88,7 +88,7 @@ fn parse(line: &[u8]) -> Option<Mapping> {
         file: inode != b"0",
         heap: name == b"[heap]",
         special: name.starts_with(b"[") && name != b"[heap]",
-        segment: name == b"/memfd:masu-segment",
+        segment: name.starts_with(b"/memfd:masu-segment"),
     })
 }
 

@@ -222,8 +222,22 @@ pub struct Report {
     pub working_set: Option<WorkingSet>,
     /// Programs that ran unserved, by reason.
     pub left_out: Vec<LeftOutPrograms>,
+    /// Processes that outlive the program and are not paged.
+    #[serde(default)]
+    pub still_running: Vec<StillRunning>,
     /// Further notes for the user.
     pub notes: Vec<String>,
+}
+
+/// Process that outlives the program and is not paged.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct StillRunning {
+    /// Process number.
+    pub process: u32,
+    /// Name.
+    pub program: Untrusted,
+    /// It is a copy by fork: it called no exec since.
+    pub forked: bool,
 }
 
 /// Programs that ran unserved for one reason.
@@ -328,6 +342,7 @@ impl Report {
                 .and_then(|program| program.profile.clone()),
             processes: programs.len() as u64,
             left_out: Vec::new(),
+            still_running: Vec::new(),
             programs: programs::of(programs),
             at_once: Peak::default(),
             working_set: programs

@@ -206,6 +206,16 @@ impl Server {
         ]
     }
 
+    /// Value of [`handshake::SECRET_VARIABLE`] in the environment of the run's programs.
+    pub fn secret(&self) -> String {
+        self.common.secret.to_string()
+    }
+
+    /// Start of the path of the shared segment in a process's mappings. A copy by fork has it, too.
+    pub fn segment_path() -> String {
+        format!("/memfd:{} ", start::segment_name())
+    }
+
     /// Ends the server, once the programs have ended: programs that still run get no more service from masu.
     pub fn end(self) -> Seen {
         self.common.over.store(true, Relaxed);

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use farmem_engine::handshake::{Go, Message, Ready, SessionParameters};
 use farmem_engine::left_out::LeftOut;
 use farmem_engine::segment::Layout;
-use linux::describe;
 use linux::message_socket::Connection;
 use linux::shared_memory::{self, SharedMemory};
+use linux::{Pid, describe};
 use rustix::io::Errno;
 use units::Bytes;
 use units::cast::index;
@@ -132,7 +132,7 @@ fn begin(program: &Proven, common: &Common, layer: u32, is_first: bool) -> Resul
     };
     let layout = Layout::new(index(fitted.most_pages.into()), index(fitted.budget_frames.into()));
     let bytes = Bytes(layout.bytes as u64);
-    let segment = SharedMemory::create("masu-segment", bytes).or_else(|errno| match errno {
+    let segment = SharedMemory::create(&segment_name(), bytes).or_else(|errno| match errno {
         // Beyond masu's own limit of file sizes.
         Errno::FBIG => SharedMemory::without_file(bytes),
         errno => Err(errno),
@@ -195,4 +195,9 @@ pub(super) fn no_thread(program: &Proven, common: &Common, is_first: bool, error
     );
     // A program that has died meanwhile needs no answer.
     let _ = program.connection.send_at_once(&bytes_of(&answer), &[]);
+}
+
+/// Name of the shared segments of this process's programs.
+pub(super) fn segment_name() -> String {
+    format!("masu-segment-{}", Pid::own())
 }

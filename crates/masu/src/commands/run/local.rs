@@ -1,5 +1,6 @@
 //! `masu run --local`: runs a program with more memory than its machine has, or than its budget allows.
 
+mod still_running;
 mod text;
 
 use std::ffi::OsStr;
@@ -25,7 +26,7 @@ use farmem_engine::handshake::{self, SessionParameters};
 use farmem_engine::left_out::LeftOut;
 use farmem_engine::program_file::{self, Judged, SCRIPTS_MAX, Source};
 use linux::meminfo::meminfo;
-use linux::{describe, file_size, named_file, open_files};
+use linux::{describe, file_size, named_file, open_files, stat};
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use units::Bytes;
 use units::cast::{fits, saturated};
@@ -90,10 +91,13 @@ pub fn started(task: &RunTask, local: Local, relay: Relay) -> Result<ExitCode, N
     })?;
     let library = environment::library(environment::PAGER)?;
     let changes = environment::paged(&library, server.variables(), |name| std::env::var_os(name));
+    let (secret, segment) = (server.secret(), Server::segment_path());
+    let run = still_running::Run { secret: &secret, segment: &segment, begun: stat::now_ticks(&*HOST).unwrap_or(0) };
     let mut child = Child::start(&file, &task.command, &changes, relay)?;
     let ended = child.wait_and_look(name, task.quiet);
     store.give_up();
     let seen = server.end();
+    let rest = run.rest(&*HOST, &seen.counted.iter().map(|program| program.process).collect());
     if let Err(error) = store.close() {
         print::failure(&Failure::new(&error).remedy(error.remedy()));
     }
@@ -114,10 +118,13 @@ pub fn started(task: &RunTask, local: Local, relay: Relay) -> Result<ExitCode, N
     if matches!(destination, Destination::Nowhere) {
         // Without a report, the parent of such a program has seen only a status: the reason is printed.
         serve::not_begun_lines(&seen.not_begun).iter().for_each(print::note);
+        still_running::line(&rest).filter(|_| !task.quiet).iter().for_each(print::note);
     } else {
         let mut report = report(&seen, &terms, ended.run);
         report.sealed = cipher.map(|cipher| cipher.name().to_owned());
         report.notes.extend(not_sealed.then(|| NOT_SEALED.to_owned()));
+        report.notes.extend(still_running::line(&rest));
+        report.still_running = rest;
         if let Err(error) = write(&report, destination, task.json) {
             print::note(error.of_report());
         }
