@@ -102,7 +102,7 @@ mod tests {
         };
         let unpaged = Unpaged::of(kinds, Bytes::mib(8));
         assert_eq!((unpaged.private_bytes, unpaged.total()), (Bytes::mib(24), Bytes::mib(744)));
-        let wanted = "700.0 MiB of shared memory, 20.0 MiB of files, 24.0 MiB of private memory (stacks, small \
+        let wanted = "700.0 MiB of shared memory, 20.0 MiB of files, 24.0 MiB of private memory (stacks, small or executable \
                       mappings, data, written pages of mapped files) (the largest: /memfd:java_heap (deleted), 690.0 MiB)";
         assert_eq!(unpaged.text().as_deref(), Some(wanted));
         assert!(unpaged.is_much(Bytes::mib(128)) && !unpaged.is_much(Bytes::gib(2)));
