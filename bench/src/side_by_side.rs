@@ -192,6 +192,7 @@ mod tests {
             programs: 1,
             programs_served: 1,
             left_out: BTreeMap::new(),
+            still_running: Vec::new(),
             notes: vec!["the program is static".into()],
         };
         let outside = Run { report: Some(report), ..run(1.0, 50, 0) };

@@ -22,6 +22,7 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     sigterm_ends_a_start_behind_a_supervisor_that_never_answers;
     a_program_with_many_mappings_gets_as_many_as_alone;
     torn_huge_pages_that_are_locked_have_a_line;
+    a_copy_in_the_background_is_named_and_counted;
 };
 
 /// Prints the huge KiB of 64 MiB; with an argument it forbids huge pages first.
@@ -114,6 +115,25 @@ int main(void) {
     if (mlock(p, n)) return 77;
     for (size_t i = 0; i < n; i += w) if (madvise(p + i + w / 4, w / 4 * 3, 24)) return 78;
     sleep(6);
+    return 0;
+}
+"#;
+
+/// Goes into the background, with 16 MiB.
+const BACKGROUND: &str = r#"
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+int main(void) {
+    int ready[2]; char byte;
+    if (pipe(ready)) return 77;
+    if (fork()) return read(ready[0], &byte, 1) != 1;
+    setsid();
+    memset(mmap(0, 16 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), 1, 16 << 20);
+    if (write(ready[1], "x", 1) != 1) return 78;
+    close(0), close(1), close(2);
+    sleep(3);
     return 0;
 }
 "#;
@@ -252,5 +272,19 @@ fn torn_huge_pages_that_are_locked_have_a_line(_: &Host) -> Outcome {
     // attach has no right to see frames.
     assert!(attach["torn_on_host"].as_u64() >= Some(16) && attach["torn_windows"] == 0, "{attach}");
     assert_eq!(running.said()?.code(), 0);
+    Ok(())
+}
+
+/// The program has ended, and the report is not about all of it.
+fn a_copy_in_the_background_is_named_and_counted(_: &Host) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let folder = Folder::make("processes-background")?;
+    let program = compile(&folder, "cc", "background", BACKGROUND, &[])?;
+    let (mut command, report) = reported(&[], &[&program], "background")?;
+    assert_eq!(said(&mut command)?.code(), 0);
+    let report = report.read()?;
+    let rest = report["still_running"].as_array().ok_or("no array")?;
+    assert_eq!(rest.iter().map(|one| one["program"].as_str()).collect::<Vec<_>>(), [Some("background")], "{report}");
+    assert!(report["superpages"]["mmap"]["reserved_windows"].as_u64() >= Some(7), "{report}");
     Ok(())
 }

@@ -31,7 +31,7 @@ use crate::terminal::print::{self, Clean};
 use crate::{HOST, privileges};
 use counts::{Counts, Shared};
 use hot::Hot;
-use report::Report;
+use report::{Report, StillRunning};
 use rustix::io::Errno;
 use watch::{Seen, Wanted, Watch};
 
@@ -273,6 +273,8 @@ fn fill(
     counts.last.values().for_each(|counted| report.add_at_end(counted));
     report.forbidding_processes = counts.forbidden.len() as u64;
     report.processes = seen.processes;
+    let rest = seen.still_running.into_iter();
+    report.still_running = rest.map(|(process, program)| StillRunning { process, program }).collect();
     report.aligned_mappings = seen.aligned;
     report.demoted_windows = seen.demoted;
     report.returned_bytes = seen.returned;

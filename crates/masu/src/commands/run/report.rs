@@ -10,8 +10,8 @@ use contract::image::LeftOut;
 use hugepages::count::{Counted, Kind, Superpages};
 use hugepages::observe::Pieces;
 use hugepages::torn::STAYS;
-use linux::Untrusted;
 use linux::untrusted::visible;
+use linux::{Pid, Untrusted};
 use serde::{Deserialize, Serialize};
 use units::Bytes;
 
@@ -103,9 +103,22 @@ pub struct Report {
     /// Programs that were started without the library, by reason: they ran as without masu.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub left_out: BTreeMap<String, u64>,
+    /// Processes that run on after the program, with the library: masu looks after them no longer.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub still_running: Vec<StillRunning>,
     /// Further notes.
     pub notes: Vec<String>,
 }
+
+/// Process that runs on after the program.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StillRunning {
+    pub process: Pid,
+    pub program: Untrusted,
+}
+
+/// Processes that run on and have a line.
+const STILL_RUNNING_SHOWN: usize = 4;
 
 /// Numbers of 2 MiB windows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -168,6 +181,7 @@ impl Report {
             programs: 0,
             programs_served: 0,
             left_out: BTreeMap::new(),
+            still_running: Vec::new(),
             notes: Vec::new(),
         }
     }
@@ -318,6 +332,15 @@ impl Report {
                 "  given back in part by the program, and still charged with {}: {} ({STAYS})",
                 self.torn_left_bytes, self.torn_left_windows
             )?;
+        }
+        for StillRunning { process, program } in self.still_running.iter().take(STILL_RUNNING_SHOWN) {
+            writeln!(
+                to,
+                "  still runs, and is no longer looked after (`masu attach {process}` does): {process} ({program})"
+            )?;
+        }
+        if let Some(more) = self.still_running.len().checked_sub(STILL_RUNNING_SHOWN).filter(|more| *more > 0) {
+            writeln!(to, "  still running: {more} more")?;
         }
         for note in &self.notes {
             writeln!(to, "  {}", visible(note))?;

@@ -3,7 +3,7 @@
 //!
 //! The program waits for this thread at its exit only, if a report is wanted, for at most a quarter of a second.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use contract::status_page::{self, Code, ProcessSlot, Stage, StatusPage};
 use hugepages::trim::Trimmer;
 use hugepages::trim::policy::Settings as Trim;
 use linux::shared_memory::{self, SharedMemory};
-use linux::{Error, Pid};
+use linux::{Error, Pid, Untrusted, status};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use units::Bytes;
 
@@ -73,6 +73,8 @@ pub struct Seen {
     pub reserved_ever: u64,
     /// Programs that were started without the library, by reason.
     pub left_out: BTreeMap<String, u64>,
+    /// Processes that run on after the program, with their names: it has gone into the background.
+    pub still_running: Vec<(Pid, Untrusted)>,
     /// The thread itself failed, and its counts are lost.
     pub lost: bool,
 }
@@ -238,6 +240,7 @@ fn watch(memory: &SharedMemory, wanted: Wanted, counts: &Shared, over: &AtomicBo
             shared_memory::wait(page.doorbell(), doorbell, nap);
         }
     }
+    seen.still_running = still_running(&page, inode, wanted, counts);
     page.close();
     for slot in page.slots_in_use() {
         // A process that waits for its last count stops waiting.
@@ -251,6 +254,15 @@ fn watch(memory: &SharedMemory, wanted: Wanted, counts: &Shared, over: &AtomicBo
     let counted = LeftOut::ALL.iter().map(|why| (why.words().to_owned(), u64::from(page.left_out(*why))));
     seen.left_out = counted.filter(|(_, count)| *count > 0).collect();
     seen
+}
+
+/// Processes that are still there at the end of the program; they are counted once more.
+fn still_running(page: &StatusPage<'_>, inode: u64, wanted: Wanted, counts: &Shared) -> Vec<(Pid, Untrusted)> {
+    let is_ours = |pid: &Pid| matches!(Watched::new(wanted).presence(*pid, inode), Presence::Ours);
+    let pids: BTreeSet<Pid> = page.slots_in_use().filter_map(pid_of).filter(is_ours).collect();
+    let counted = |pid: &Pid| !wanted.report || counts.lock().count(*pid);
+    let alive = |pid: Pid| status::status(&*HOST, pid).ok().filter(|status| !status.zombie);
+    pids.into_iter().filter(counted).filter_map(|pid| Some((pid, alive(pid)?.name))).collect()
 }
 
 fn pid_of(slot: ProcessSlot<'_>) -> Option<Pid> {
@@ -295,7 +307,7 @@ fn scan(
 }
 
 fn is_there(pid: Pid) -> bool {
-    linux::status::status(&*HOST, pid).is_ok_and(|status| !status.zombie)
+    status::status(&*HOST, pid).is_ok_and(|status| !status.zombie)
 }
 
 fn add_totals(watched: Watched, seen: &mut Seen) {
