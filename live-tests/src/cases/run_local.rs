@@ -372,7 +372,9 @@ fn copies_of_a_program_find_none_wrong(host: &Host) -> Outcome {
         let mut command = paged(&options, &[&[stress.as_str()], &arguments[..]].concat())?;
         let said = said(&mut command)?;
         assert!(said.code() == 0 && said.out.ends_with(" wrong=0\n"), "backend {backend}: {said:?}");
-        assert_eq!(report.read()?["notes"], serde_json::json!([]), "no fork was refused");
+        let report = report.read()?;
+        let notes = report["notes"].as_array().ok_or("no notes")?.iter().filter_map(serde_json::Value::as_str);
+        assert_eq!(notes.filter(|note| note.contains("fork")).collect::<Vec<_>>(), [""; 0], "a fork was refused");
     }
     Ok(())
 }
