@@ -84,7 +84,7 @@ pub struct Inserter {
     pub of_kernel: bool,
     /// Start, in nanoseconds: distinguishes it from a later process with the same pid.
     pub start_ns: u64,
-    /// Its parent then; `None` for a process of the kernel's own, and for the first process.
+    /// Parent at its last insertion run; `None` for a process of the kernel's own, and for the first process.
     pub parent: Option<Pid>,
 }
 

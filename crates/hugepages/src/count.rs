@@ -163,8 +163,8 @@ const WINDOWS_READ_MAX: u64 = 16 << 10;
 /// `smaps` is read again without need only after this multiple of its cost.
 const SMAPS_EVERY: u32 = 100;
 
-/// The same for a reading that costs less than this: memory that a program maps between two counts is known to be advised
-/// at the second one.
+/// Smaller multiple for a reading that costs less than [`SMAPS_CHEAP`]: memory that a program maps between two counts is
+/// known to be advised at the second one.
 const SMAPS_EVERY_CHEAP: u32 = 20;
 const SMAPS_CHEAP: Duration = Duration::from_millis(3);
 
@@ -467,7 +467,7 @@ impl Counting {
         Ok((fate, torn))
     }
 
-    /// The same, from the present pages alone: the frames are read where they could decide it.
+    /// Fate from the present pages alone. The frames are read where they could decide it.
     fn fate_by_frames(
         &mut self,
         window: Window,

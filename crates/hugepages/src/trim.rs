@@ -74,7 +74,7 @@ pub struct Totals {
     pub torn: u64,
     /// Memory that this freed: charged to the memory cgroup, and not resident.
     pub torn_returned: Bytes,
-    /// Such windows whose blocks the kernel does not split, and the memory that it keeps of them.
+    /// Torn windows whose blocks the kernel does not split, and the memory that it keeps of them.
     pub torn_left: (u64, Bytes),
     /// Exact counts.
     pub counted: u64,

@@ -512,7 +512,7 @@ fn what_a_census_cannot_look_at_is_named(_: &Host) -> Outcome {
     Ok(())
 }
 
-/// Its frames look like locked ones of a file.
+/// Frames of secret memory look like locked ones of a file.
 fn memory_that_the_kernel_cannot_read_is_shared_memory(_: &Host) -> Outcome {
     let own = std::process::id().to_string();
     let shared = |report: &Value| amount(of_class(report, "shared"), "bytes");

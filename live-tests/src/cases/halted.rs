@@ -114,7 +114,7 @@ fn attach_says_it_judges_nothing_and_goes_on_later(_: &Host) -> Outcome {
     Ok(())
 }
 
-/// Its idle memory says nothing of its use, and it brings nothing in.
+/// Idle memory of a stopped process says nothing of its use, and the process brings nothing in.
 fn census_and_aging_say_it(host: &Host) -> Outcome {
     let process = TargetProcess::start()?;
     let pid = process.pid();

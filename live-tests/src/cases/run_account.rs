@@ -121,7 +121,7 @@ fn windows_made_huge_from_outside_are_in_the_counts(_: &Host) -> Outcome {
     Ok(())
 }
 
-/// It reserves nothing there, and ends before a second look.
+/// A program from outside reserves nothing, and may end before a second look.
 fn a_short_program_from_outside_is_told_why_it_got_nothing(_: &Host) -> Outcome {
     let short = said(&mut run(&["--huge", "hot", "--report", "-"], &["true"])?)?;
     assert_eq!(short.code(), 0, "{short:?}");

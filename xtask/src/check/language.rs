@@ -86,7 +86,8 @@ pub fn beginnings(sources: &[Source], documents: &[Document]) -> Vec<Violation> 
         let mut before = None;
         for (number, line) in (1..).zip(source.text.lines()) {
             let text = comment(line);
-            if let Some(word) = text.filter(|_| before.is_none_or(str::is_empty)).and_then(begins_with_a_pronoun) {
+            let is_first = before.is_none_or(|line: &str| line.is_empty() || line.starts_with("# "));
+            if let Some(word) = text.filter(|_| is_first).and_then(begins_with_a_pronoun) {
                 found.push(Violation::at(source, number, message(word)));
             }
             before = text;
@@ -175,11 +176,12 @@ mod tests {
 
     #[test]
     fn a_pronoun_at_the_beginning_is_found_and_a_continued_line_is_none() {
-        let text = "//! What it is.\n//! What continues.\n\n/// Whatever works.\nfn a() {}\n// Those who ask\n//\n// Who else\nlet what = 1;";
+        let text = "//! What it is.\n//! What continues.\n\n/// Whatever works.\nfn a() {}\n// Those who ask\n//\n// Who else\nlet what = 1;\n\
+                    /// Reads.\n///\n/// # Errors\n/// Those of read(2).\n";
         let found =
             beginnings(&[Source::new("crates/linux/src/a.rs", text)], &[document("# What about it\n## Whole\n")]);
         let lines: Vec<_> = found.iter().filter_map(|violation| violation.line).collect();
-        assert_eq!(lines, [1, 6, 8, 1]);
+        assert_eq!(lines, [1, 6, 8, 13, 1]);
     }
 
     #[test]

@@ -82,7 +82,7 @@ impl Dropper {
         &self.file_systems
     }
 
-    /// The same, to look for more of them.
+    /// Mounted file systems, to look for more of them.
     pub fn file_systems_mut(&mut self) -> &mut FileSystems {
         &mut self.file_systems
     }

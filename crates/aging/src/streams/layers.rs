@@ -46,7 +46,7 @@ const OTHERS_MOST: usize = 1024;
 const DEVICES_MOST: usize = 1024;
 /// Time after which the layers below a device are looked up again.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// The same at first for a device in no mount table: it may be in the middle of its mount(2). Doubled each time.
+/// First such time for a device in no mount table, which may be in the middle of its mount(2). Doubled each time.
 const LOOK_SOON: Duration = Duration::from_millis(10);
 /// Depth of devices below devices.
 const DEPTH_MAX: u32 = 6;
@@ -95,7 +95,7 @@ struct Other {
     /// One of its server's processes is, or was, connected to one of the streams'.
     is_connected: bool,
     connections_at: Option<Duration>,
-    /// It, or the first process of its server, ran when its connections were looked at.
+    /// Set if the process, or the first one of its server, ran when the connections were looked at.
     is_seen: bool,
 }
 

@@ -46,7 +46,8 @@ pub fn make_page(program: &Program) -> bool {
 /// Moves one page of the program to an empty slot. False if it is not in memory of this kind.
 ///
 /// # Safety
-/// That of [`exchange::evict`].
+/// As for [`exchange::evict`]: the slot is the victim queue's, and empty; the lock is held, and a thread that touches
+/// the page waits for it.
 pub unsafe fn take_out(program: &Program, address: u64, slot: u64) -> bool {
     let between = PAGE_BETWEEN.load(Relaxed);
     if between == 0 {

@@ -236,7 +236,7 @@ pub struct StillRunning {
     pub process: u32,
     /// Name.
     pub program: Untrusted,
-    /// It is a copy by fork: it called no exec since.
+    /// Copy by fork, without an exec since.
     pub forked: bool,
 }
 

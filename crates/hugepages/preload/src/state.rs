@@ -37,7 +37,7 @@ pub struct State {
     slot: AtomicUsize,
     /// Owner of the slot: this process's own id.
     process: AtomicU32,
-    /// This process is a forked child of the one that began the program.
+    /// Set in a forked child of the process that began the program.
     forked: AtomicBool,
 }
 

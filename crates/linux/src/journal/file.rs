@@ -23,9 +23,9 @@ pub(super) enum Line {
     /// This setting is about to be changed.
     #[serde(rename = "turned")]
     Changed(UndoRecord),
-    /// This setting, changed before, is about to be changed again.
+    /// Setting that was changed before and is about to be changed again.
     Writing(String),
-    /// Value of this setting after the write, read back.
+    /// Setting, and its value after the write, read back.
     Written(String, String),
     /// This setting (or the part of it behind a `#`) is restored.
     #[serde(rename = "kept")]

@@ -23,7 +23,7 @@ pub struct Replay {
 /// Journal of a dead process with a record of an unknown client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewerJournal {
-    /// Its file.
+    /// Path of the journal.
     pub path: PathBuf,
     /// Process that wrote it.
     pub writer: Pid,

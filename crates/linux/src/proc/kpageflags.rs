@@ -115,7 +115,7 @@ impl FrameFlags {
         self.has(bits::SWAP_BACKED)
     }
 
-    /// The same flags for memory without a file on a disk, where the kernel does not mark it so (memfd_secret(2)).
+    /// Flags with KPF_SWAPBACKED: for memory without a file on a disk that the kernel does not mark so (memfd_secret(2)).
     #[must_use]
     pub const fn of_memory(self) -> FrameFlags {
         FrameFlags(self.0 | 1 << bits::SWAP_BACKED)

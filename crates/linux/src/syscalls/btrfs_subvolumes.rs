@@ -45,7 +45,7 @@ pub(crate) fn subvolumes(at: &OwnedFd, most: usize) -> Result<Option<Vec<u64>>, 
     }
 }
 
-/// Some items of the root tree from this id on: id and type of each.
+/// Items of the root tree from this id on, as many as one call returns: id and type of each.
 fn search(at: &OwnedFd, from: u64) -> Result<Vec<(u64, u32)>, Errno> {
     let mut words = [0u64; WORDS];
     let key = [ROOT_TREE, from, *OTHERS.end(), 0, u64::MAX, 0, u64::MAX];

@@ -23,7 +23,7 @@ use super::btrfs_subvolumes::subvolumes;
 /// The kernel's handle types that we can make: inode (32 bits) and generation; inode (64 bits) and generation.
 const FILEID_INO32_GEN: i32 = 1;
 const FILEID_INO64_GEN: i32 = 0x81;
-/// The same for btrfs: inode (64 bits), subvolume (64 bits) and generation.
+/// Handle type of btrfs: inode (64 bits), subvolume (64 bits) and generation.
 const FILEID_BTRFS_WITHOUT_PARENT: i32 = 0x4d;
 /// First inode of a file on btrfs; lower ones hold metadata.
 const BTRFS_FIRST_FILE: u64 = 256;
@@ -78,7 +78,7 @@ impl Entry {
         for subvolume in subvolumes {
             let file = self.open_by(&encode_for_btrfs(inode, subvolume, generation).ok_or(Errno::OPNOTSUPP)?)?;
             if file.is_some() && found.is_some() {
-                // The same file in a snapshot: its pages are others.
+                // A snapshot has a file with these numbers, and pages of its own.
                 return Err(Errno::OPNOTSUPP);
             }
             found = found.or(file);

@@ -138,7 +138,7 @@ impl FileSystems {
         self.own.of_device(device).or_else(|| others.into_iter().next())
     }
 
-    /// The same, also for a device that was mounted meanwhile; `pid` is a process that reads it.
+    /// First mount of a device, also of one that was mounted meanwhile; `pid` is a process that reads it.
     pub fn mount_seen_by(&mut self, files: &impl KernelFiles, pid: Pid, device: (u32, u32)) -> Option<&Mount> {
         if self.mount_of_device(device).is_none() && self.refresh(files).is_ok() {
             self.look_at_namespace(files, pid);

@@ -27,7 +27,7 @@ const PAUSE: Duration = Duration::from_secs(5);
 /// Opens a regular file.
 ///
 /// # Errors
-/// That of open(2); `InvalidInput` with the type in words for any other file.
+/// As open(2); `InvalidInput` with the type in words for any other file.
 pub fn open(path: &Path) -> io::Result<File> {
     match open_any(path)? {
         (file, FileType::RegularFile) => Ok(file),
@@ -38,8 +38,8 @@ pub fn open(path: &Path) -> io::Result<File> {
 /// Reads a regular file or a pipe.
 ///
 /// # Errors
-/// Those of open(2) and read(2); `InvalidInput` for any other file, for one of more than `most`, and for a pipe whose
-/// writer is missing or sends nothing for 5 s.
+/// As open(2) and read(2); `InvalidInput` for any other file, for one of more than `most`, and for a pipe whose writer
+/// is missing or sends nothing for 5 s.
 pub fn read(path: &Path, most: Bytes) -> io::Result<Vec<u8>> {
     let (file, kind) = open_any(path)?;
     let bytes = match kind {
@@ -57,7 +57,7 @@ pub fn read(path: &Path, most: Bytes) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The same, of text.
+/// Reads text from a regular file or a pipe.
 ///
 /// # Errors
 /// As [`read`]; `InvalidData` for bytes that are not UTF-8.

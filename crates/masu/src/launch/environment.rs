@@ -19,7 +19,7 @@ pub const PAGER: &str = "libmasu-pager.so";
 /// process_vm_writev, whatever the error, and asks again; MPI_Put asks for ever.
 const OPEN_MPI_COPY: &str = "OMPI_MCA_btl_vader_single_copy_mechanism";
 
-/// Both processes copy, through shared memory. With `none` they do, too, but MPI_Win_create fails: one-sided
+/// Copies by both processes, through shared memory. `none` does so, too, but MPI_Win_create fails: one-sided
 /// communication (osc/rdma) needs a transport that puts and gets.
 const OPEN_MPI_COPY_BY_BOTH: &str = "emulated";
 

@@ -39,7 +39,7 @@ fn a_directory_that_cannot_be_used_is_said_in_words() {
     assert!(matches!(failure("file:/dev/null"), Error::Unfit(_)));
     let proc = failure("file:/proc/self/fdinfo");
     assert!(matches!(proc, Error::Refused(_) | Error::Unfit(_)), "{proc}");
-    // It exists, and takes no files.
+    // A folder that exists, on a file system that takes no files.
     let proc = failure("file:/proc");
     assert_eq!(proc.to_string(), "cannot make a file in file:/proc: no such file or directory (ENOENT)");
     assert!(proc.remedy().contains("takes no files"), "{}", proc.remedy());

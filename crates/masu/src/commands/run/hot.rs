@@ -54,7 +54,7 @@ pub struct Outcome {
     pub returned: Bytes,
     /// Windows that the program gave back in part, whose blocks were split, and the memory that this freed.
     pub torn: (u64, Bytes),
-    /// Such windows whose blocks the kernel does not split, and the memory that it keeps of them.
+    /// Torn windows whose blocks the kernel does not split, and the memory that it keeps of them.
     pub torn_left: (u64, Bytes),
     /// Processes and windows looked at.
     pub looked_at: LookedAt,

@@ -61,7 +61,7 @@ pub struct Seen {
     pub returned: Bytes,
     /// Windows that the program gave back in part, whose blocks were split, and the memory that this freed.
     pub torn: (u64, Bytes),
-    /// Such windows whose blocks the kernel does not split, and the memory that it keeps of them.
+    /// Torn windows whose blocks the kernel does not split, and the memory that it keeps of them.
     pub torn_left: (u64, Bytes),
     /// Split windows that were filled later and promoted again, and those still huge at the last scan.
     pub promoted_again: (u64, u64),
