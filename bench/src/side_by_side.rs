@@ -187,6 +187,7 @@ mod tests {
             returned_bytes: Bytes(0),
             torn_windows: 0,
             torn_returned_bytes: Bytes(0),
+            hidden_processes: 0,
             forbidding_processes: 0,
             program_forbids: false,
             programs: 1,

@@ -196,8 +196,8 @@ fn judge(pid: Pid, status: &Status, purpose: Purpose) -> Result<(), Failure> {
     if status.kernel_thread {
         return no("it is a kernel thread", "Kernel threads have no memory of their own; name a program.");
     }
-    if status.zombie && status.threads > 1 {
-        return no("its first thread has ended and left the memory to others", "masu follows the first thread only.");
+    if status.first_thread_ended() {
+        return no(FIRST_THREAD_ENDED, "masu follows the first thread only.");
     }
     if status.zombie {
         return no("it has ended and waits for its parent (zombie)", "Name a running program.");
@@ -208,6 +208,9 @@ fn judge(pid: Pid, status: &Status, purpose: Purpose) -> Result<(), Failure> {
     }
     Ok(())
 }
+
+/// Reason against a process whose memory `/proc` shows no more, since it shows the first thread's.
+pub const FIRST_THREAD_ENDED: &str = "its first thread has ended and left the memory to others";
 
 /// Reasons in the status against having the process make a system call. A seccomp filter is judged at the call.
 pub fn may_call(pid: Pid, status: &Status) -> Result<(), Failure> {

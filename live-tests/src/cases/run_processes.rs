@@ -23,6 +23,7 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     a_program_with_many_mappings_gets_as_many_as_alone;
     torn_huge_pages_that_are_locked_have_a_line;
     a_copy_in_the_background_is_named_and_counted;
+    a_program_whose_first_thread_has_ended_is_named;
 };
 
 /// Prints the huge KiB of 64 MiB; with an argument it forbids huge pages first.
@@ -135,6 +136,23 @@ int main(void) {
     close(0), close(1), close(2);
     sleep(3);
     return 0;
+}
+"#;
+
+/// Leaves 16 MiB to its second thread, which ends the program after two seconds.
+const SECOND_THREAD: &str = r#"
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+static void fill(void) { memset(mmap(0, 16 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), 1, 16 << 20); }
+static void *second(void *none) { fill(), sleep(2), exit(5); return none; }
+int main(void) {
+    pthread_t thread;
+    fill();
+    pthread_create(&thread, NULL, second, NULL);
+    pthread_exit(NULL);
 }
 "#;
 
@@ -286,5 +304,19 @@ fn a_copy_in_the_background_is_named_and_counted(_: &Host) -> Outcome {
     let rest = report["still_running"].as_array().ok_or("no array")?;
     assert_eq!(rest.iter().map(|one| one["program"].as_str()).collect::<Vec<_>>(), [Some("background")], "{report}");
     assert!(report["superpages"]["mmap"]["reserved_windows"].as_u64() >= Some(7), "{report}");
+    Ok(())
+}
+
+/// `/proc` shows the first thread's memory: none.
+fn a_program_whose_first_thread_has_ended_is_named(_: &Host) -> Outcome {
+    let folder = Folder::make("processes-second")?;
+    let program = compile(&folder, "cc", "second", SECOND_THREAD, &["-pthread"])?;
+    for how in ["touch", "hot"] {
+        let ended = said(&mut run(&["--huge", how, "--report", "-"], &[&program])?)?;
+        assert_eq!(ended.code(), 5, "{ended:?}");
+        assert!(ended.err.contains("(second): its first thread has ended and left the memory to others"), "{ended:?}");
+        let wrong = ["the library was not loaded", "none had 8.0 MiB"];
+        assert!(wrong.iter().all(|words| !ended.err.contains(words)), "{ended:?}");
+    }
     Ok(())
 }

@@ -57,6 +57,13 @@ pub struct Status {
     pub effective_capabilities: u64,
 }
 
+impl Status {
+    /// Zombie with threads that go on: `/proc` shows nothing of their memory.
+    pub const fn first_thread_ended(&self) -> bool {
+        self.zombie && self.threads > 1
+    }
+}
+
 /// Permission of a process for huge pages (`prctl(PR_SET_THP_DISABLE)`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HugePages {

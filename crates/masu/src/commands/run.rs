@@ -286,6 +286,8 @@ fn fill(
     report.rss_peak_bytes = report.rss_peak_bytes.max(counts.rss_peak);
     report.notes = notes;
     report.notes.extend(counts.forbidden.values().take(FORBIDDING_SHOWN).cloned());
+    report.notes.extend(counts.hidden.values().take(FORBIDDING_SHOWN).cloned());
+    report.hidden_processes = counts.hidden.len() as u64;
     report.left_out = seen.left_out;
     let mut begun = seen.programs;
     if let Ok(Some(outcome)) = &outcome {

@@ -9,6 +9,7 @@ use hugepages::count::{Counted, Counter};
 use linux::{Pid, stat, status, thp_permission};
 use units::Bytes;
 
+use crate::open::FIRST_THREAD_ENDED;
 use crate::{HOST, prohibition};
 
 /// Counts shared by the threads of masu.
@@ -33,6 +34,8 @@ pub struct Counts {
     pub rss_peak: Bytes,
     /// Notes about processes that had huge pages forbidden at their last count.
     pub forbidden: BTreeMap<Pid, String>,
+    /// Notes about processes whose first thread has ended: `/proc` does not show their memory, so no count has it.
+    pub hidden: BTreeMap<Pid, String>,
     counters: BTreeMap<Pid, Counter>,
     /// Parent of each process at its first count.
     parents: BTreeMap<Pid, Pid>,
@@ -51,6 +54,9 @@ impl Counts {
     /// Counts windows, and keeps the count as the last one, and if it is the highest one. False when the process has
     /// ended.
     pub fn count(&mut self, pid: Pid) -> bool {
+        if self.look_at_first_thread(pid) {
+            return true;
+        }
         let is_first = !self.parents.contains_key(&pid);
         let parent = if is_first { stat::stat(&*HOST, pid).ok().map(|stat| stat.parent) } else { None };
         let mut counter = self.counters.remove(&pid).unwrap_or_else(|| self.new_counter(pid, parent));
@@ -67,6 +73,16 @@ impl Counts {
         }
         counted.into_iter().for_each(|counted| self.keep(pid, counted));
         !is_gone
+    }
+
+    /// Notes a process whose first thread has ended, and whose others go on. True for such a process.
+    pub fn look_at_first_thread(&mut self, pid: Pid) -> bool {
+        let found = status::status(&*HOST, pid).ok().filter(status::Status::first_thread_ended);
+        if let Some(status) = &found {
+            let note = || format!("process {pid} ({}): {FIRST_THREAD_ENDED}; no count has it since", status.name);
+            self.hidden.entry(pid).or_insert_with(note);
+        }
+        found.is_some()
     }
 
     /// A counter that begins with the history of the parent, or of a child that was counted before its parent.

@@ -127,8 +127,12 @@ impl LookedAt {
         Some(format!("looked at from outside: {number} {processes}, {windows} windows: {}", columns.join(", ")))
     }
 
-    /// Reason for which no window was huge at any count.
-    pub fn why_none(&self) -> String {
+    /// Reason for which no window was huge at any count. `some_refused`: a process was large enough, and could not be
+    /// served.
+    pub fn why_none(&self, some_refused: bool) -> String {
+        if self.processes == 0 && some_refused {
+            return "no process was looked at: none that had enough memory could be served".to_owned();
+        }
         if self.processes == 0 {
             return format!("no process was looked at: none had {WORTH_IT} at a look, once a second");
         }
@@ -255,7 +259,9 @@ impl Host<'_> {
         }
         self.known.retain(|pid, _| all.contains(pid));
         for pid in all {
-            let large = || status::status(&*HOST, pid).is_ok_and(|status| status.rss >= WORTH_IT);
+            // The size of a process whose first thread has ended is not known.
+            let may_be_large = |status: status::Status| status.rss >= WORTH_IT || status.first_thread_ended();
+            let large = || status::status(&*HOST, pid).is_ok_and(may_be_large);
             if self.known.contains_key(&pid) {
                 continue;
             }
@@ -263,7 +269,8 @@ impl Host<'_> {
                 self.small.insert(pid);
             } else {
                 self.small.remove(&pid);
-                let has_ended = || status::status(&*HOST, pid).map_or(true, |status| status.zombie);
+                let is_over = |status: status::Status| status.zombie && !status.first_thread_ended();
+                let has_ended = || status::status(&*HOST, pid).map_or(true, is_over);
                 let held = self.take_in(pid).inspect_err(|failure| {
                     if has_ended() {
                         return;
@@ -414,13 +421,15 @@ mod tests {
     #[test]
     fn where_nothing_was_made_huge_the_reason_is_that_of_the_look() {
         let none = LookedAt::default();
-        assert_eq!(none.why_none(), "no process was looked at: none had 8.0 MiB at a look, once a second");
+        assert_eq!(none.why_none(false), "no process was looked at: none had 8.0 MiB at a look, once a second");
+        let refused = "no process was looked at: none that had enough memory could be served";
+        assert_eq!(none.why_none(true), refused);
         let one = LookedAt { processes: 1, ..none };
-        assert_eq!(one.why_none(), "no window of 2 MiB was found at a look");
+        assert_eq!(one.why_none(false), "no window of 2 MiB was found at a look");
         let cold = LookedAt { windows_cold: 20, ..one.clone() };
-        assert_eq!(cold.why_none(), "no window of 2 MiB was made huge: no page of theirs was hot at a look");
+        assert_eq!(cold.why_none(false), "no window of 2 MiB was made huge: no page of theirs was hot at a look");
         let waiting = LookedAt { windows_waiting: 20, ..one };
         let expected = "no window of 2 MiB was made huge: the hot ones were not due before the program ended";
-        assert_eq!(waiting.why_none(), expected);
+        assert_eq!(waiting.why_none(false), expected);
     }
 }

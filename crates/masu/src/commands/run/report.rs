@@ -15,7 +15,7 @@ use linux::{Pid, Untrusted};
 use serde::{Deserialize, Serialize};
 use units::Bytes;
 
-use super::hot::LookedAt;
+use super::hot::{LookedAt, NOT_SERVED};
 use crate::args::Huge;
 use crate::launch::child::Ended;
 use crate::terminal::table::Table;
@@ -88,6 +88,9 @@ pub struct Report {
     /// Memory charged for them, and not resident.
     #[serde(default)]
     pub torn_left_bytes: Bytes,
+    /// Processes whose memory no count has since their first thread ended.
+    #[serde(default)]
+    pub hidden_processes: u64,
     /// Processes that had huge pages forbidden (prctl), by themselves or by an ancestor in the run.
     #[serde(default)]
     pub forbidding_processes: u64,
@@ -176,6 +179,7 @@ impl Report {
             torn_returned_bytes: Bytes(0),
             torn_left_windows: 0,
             torn_left_bytes: Bytes(0),
+            hidden_processes: 0,
             forbidding_processes: 0,
             program_forbids: false,
             programs: 0,
@@ -285,7 +289,9 @@ impl Report {
             ]);
         }
         match (full.count(), self.reserved_ever_windows, &self.looked_at) {
-            (0, _, Some(looked_at)) => writeln!(to, "  {}", looked_at.why_none())?,
+            (0, _, Some(looked_at)) => {
+                writeln!(to, "  {}", looked_at.why_none(self.left_out.contains_key(NOT_SERVED)))?
+            }
             (0, 0, None) => writeln!(to, "  no window of 2 MiB was reserved at a count")?,
             (0, _, None) => writeln!(to, "  no window of 2 MiB was in use at a count")?,
             _ => table.write(to, "  ")?,
@@ -295,10 +301,11 @@ impl Report {
         }
         if self.uncounted_windows > 0 {
             let forbidden = if self.forbidding_processes > 0 { ", forbidden (prctl)" } else { "" };
+            let hidden = if self.hidden_processes > 0 { ", of a process whose first thread ended" } else { "" };
             writeln!(
                 to,
-                "  reserved in all: {} windows; {} of them or more are in no count: unmapped before it{forbidden}, or without \
-                 access rights then",
+                "  reserved in all: {} windows; {} of them or more are in no count: unmapped before it{forbidden}{hidden}, or \
+                 without access rights then",
                 self.reserved_ever_windows, self.uncounted_windows
             )?;
         }

@@ -162,7 +162,6 @@ impl Watched {
                 self.ours = Some(process);
                 Presence::Ours
             }
-            Err(error) if error.is_gone() => Presence::Gone,
             _ if !is_there(pid) => Presence::Gone,
             _ => Presence::Unknown,
         }
@@ -218,6 +217,7 @@ fn watch(memory: &SharedMemory, wanted: Wanted, counts: &Shared, over: &AtomicBo
                 }
                 Presence::Gone => false,
                 Presence::Unknown => {
+                    counts.lock().look_at_first_thread(*pid);
                     watched.due = Instant::now() + FIRST_SCAN;
                     true
                 }
@@ -284,6 +284,9 @@ fn scan(
     }
     watched.quiet = (watched.quiet * 2).min(SCAN_EVERY_MAX);
     watched.due = Instant::now() + watched.quiet;
+    if counts.lock().look_at_first_thread(pid) {
+        return true;
+    }
     let Some(settings) = wanted.trim.filter(|_| watched.since.elapsed() >= FIRST_SCAN) else {
         return wanted.report || is_there(pid);
     };
@@ -307,7 +310,7 @@ fn scan(
 }
 
 fn is_there(pid: Pid) -> bool {
-    status::status(&*HOST, pid).is_ok_and(|status| !status.zombie)
+    status::status(&*HOST, pid).is_ok_and(|status| !status.zombie || status.first_thread_ended())
 }
 
 fn add_totals(watched: Watched, seen: &mut Seen) {
