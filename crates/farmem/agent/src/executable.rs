@@ -43,19 +43,21 @@ pub fn make_page(program: &Program) -> bool {
     true
 }
 
-/// Moves one page of the program to an empty slot. False if it is not in memory of this kind.
+/// Moves one page of the program to an empty slot. Returns the number of bytes, and the reason for the end: EINVAL, and
+/// no other, means that the page is in memory of another kind.
 ///
 /// # Safety
 /// As for [`exchange::evict`]: the slot is the victim queue's, and empty; the lock is held, and a thread that touches
 /// the page waits for it.
-pub unsafe fn take_out(program: &Program, address: u64, slot: u64) -> bool {
+pub unsafe fn take_out(program: &Program, address: u64, slot: u64) -> (u64, i64) {
     let between = PAGE_BETWEEN.load(Relaxed);
     if between == 0 {
-        return false;
+        return (0, -i64::from(libc::EINVAL));
     }
     // SAFETY: the caller's; the page is empty, and nobody else uses it while the lock is held.
-    if unsafe { exchange::evict(program.uffd, address, between, PAGE_BYTES) }.0 < PAGE_BYTES {
-        return false;
+    let (moved, why) = unsafe { exchange::evict(program.uffd, address, between, PAGE_BYTES) };
+    if moved < PAGE_BYTES {
+        return (0, why);
     }
     let from = core::ptr::with_exposed_provenance::<u8>(size(between));
     let to = core::ptr::with_exposed_provenance_mut::<u8>(size(slot));
@@ -64,5 +66,5 @@ pub unsafe fn take_out(program: &Program, address: u64, slot: u64) -> bool {
         core::ptr::copy_nonoverlapping(from, to, size(PAGE_BYTES));
         call!(libc::SYS_madvise, between, PAGE_BYTES, libc::MADV_DONTNEED);
     }
-    true
+    (PAGE_BYTES, 0)
 }

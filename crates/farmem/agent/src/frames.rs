@@ -252,9 +252,10 @@ impl Machine for Frames {
                 return (gone, why);
             }
             // SAFETY: as above.
-            let is_out = unsafe { executable::take_out(self.program, address + done, to + done) }
-                || self.copy_out(address + done, to + done, bytes);
-            if is_out { (bytes, 0) } else { (0, why) }
+            let (gone, why) = unsafe { executable::take_out(self.program, address + done, to + done) };
+            // Only a page that the program cannot write may be copied: one that is busy for a moment stays.
+            let is_copied = gone == 0 && why == EINVAL && self.copy_out(address + done, to + done, bytes);
+            if is_copied { (bytes, 0) } else { (gone, why) }
         });
         pages(done)
     }
