@@ -1,9 +1,9 @@
 //! Drop-behind for streams: pages that streams insert into the page cache are dropped again, and no others.
 //!
 //! `policy` decides the time; `detect` finds streams when none was named; `passes` tells a second use from the first;
-//! `kept` has the pages that stay while memory is free, `lately` those of mappings; `mapped` handles pages that the stream maps; `layers` finds the
-//! work done for a stream by others; `raw` tells reads of a block device from those of metadata; `intake` reads the
-//! insertions; `act` drops pages, and verifies the result; `tally` adds up.
+//! `kept` has the pages that stay while memory is free, `lately` those of mappings; `mapped` handles pages that the stream
+//! maps; `layers` finds the work done for a stream by others; `raw` tells reads of a block device from those of metadata;
+//! `intake` reads the insertions; `act` drops pages, and verifies the result; `tally` adds up.
 
 pub mod act;
 pub mod detect;

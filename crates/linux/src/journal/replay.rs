@@ -56,8 +56,9 @@ pub enum Undone {
 }
 
 /// Restores settings that dead processes have left changed, and removes their journals. Journals of living processes
-/// are not touched, nor are settings that one of them, or another program, has changed as well. `clients` undo their own records. A journal
-/// stays while a restore fails, or it has a record of another client; lines in it then name the records that are done.
+/// are not touched, nor are settings that one of them, or another program, has changed as well. `clients` undo their own
+/// records. A journal stays while a restore fails, or it has a record of another client; lines in it then name the
+/// records that are done.
 ///
 /// # Errors
 /// `Denied` if the directory is not ours alone. A missing directory means that there is nothing to do.
