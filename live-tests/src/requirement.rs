@@ -371,4 +371,16 @@ mod tests {
         let names: std::collections::BTreeSet<_> = Requirement::ALL.iter().map(|one| one.name()).collect();
         assert_eq!(names.len(), Requirement::ALL.len());
     }
+
+    /// The machines compare the page too, after all other tests.
+    #[test]
+    fn the_page_about_kernels_has_a_row_for_each_requirement_of_the_kernel_and_no_other() {
+        let page = include_str!("../../docs/kernels.md");
+        let table = page.split("| what live tests need |").nth(1).unwrap();
+        let rows: Vec<_> = table.lines().skip(2).map_while(|row| row.strip_prefix("| ")?.split(" |").next()).collect();
+        let mut names: Vec<_> =
+            Requirement::ALL.iter().filter(|one| one.is_of_the_kernel()).map(|one| one.name()).collect();
+        names.sort_unstable();
+        assert_eq!(rows, names, "`cargo xtask boot-test --write` writes the page anew");
+    }
 }

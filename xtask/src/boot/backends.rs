@@ -237,4 +237,12 @@ mod tests {
         assert!(error.contains("there: | measuring again | smaps |"), "{error}");
         assert!(compare(&page, &folder.path().join("missing.md")).unwrap_err().to_string().contains("--write"));
     }
+
+    #[test]
+    fn the_page_in_the_tree_has_a_row_for_each_fact() {
+        let page = fs::read_to_string(workspace::root().join("docs/kernels.md")).unwrap();
+        let table = page.split("| fact |").nth(1).unwrap();
+        let rows: Vec<_> = table.lines().skip(2).map_while(|row| row.strip_prefix("| ")?.split(" |").next()).collect();
+        assert_eq!(rows, FACTS.iter().map(|(_, name)| *name).collect::<Vec<_>>());
+    }
 }
