@@ -162,8 +162,12 @@ impl Loop<'_> {
             } else if self.control.expects_arrivals() && !self.control.has_arrivals() {
                 self.pause(WITHOUT_PROGRAMS);
             }
-            if self.s.until == Until::Settled && !self.s.dry_run && self.has_programs() {
-                if self.is_settled() { self.serve_waiting() } else { self.serve_pauses() }
+            if !self.s.dry_run && self.has_programs() {
+                if self.s.until == Until::Settled && self.is_settled() {
+                    self.serve_waiting();
+                } else {
+                    self.serve_pauses();
+                }
             }
             if self.is_over() || (self.s.dry_run && !matches!(self.s.until, Until::For(_))) {
                 return;

@@ -245,6 +245,11 @@ impl Target {
         self.round.changed
     }
 
+    /// Whether hot windows wait for the end of a forked child.
+    pub fn has_shared(&self) -> bool {
+        self.refusals.may_pass().any(|(_, why)| why == Refusal::Shared)
+    }
+
     /// Measures the windows that wait for a reason that may pass, and those of masu that others may have split. A
     /// shared window is free for a promotion when its sharing has ended; other reasons are tried if `all`. The wait of
     /// windows that others split soon (`policy::repeat`) does not count: the caller's time is bounded.

@@ -76,3 +76,16 @@ fn a_window_that_forks_split_soon_is_promoted_ever_later_and_another_at_once() {
     assert!((2..=8).contains(&promoted) && refused.iter().all(|(why, _)| *why == Refusal::SplitAgain), "{refused:?}");
     assert_eq!(split_every(60_000, 600), (10, vec![]));
 }
+
+#[test]
+fn a_run_without_an_end_promotes_in_the_short_pauses_between_forks_too() {
+    let horizon = Duration::from_secs(20);
+    for (period_ms, life_ms) in [(1500, 1350), (2000, 1800)] {
+        for first_ms in (100..period_ms).step_by(100) {
+            let forks = (0..).map(|n| Duration::from_millis(first_ms + n * period_ms)).take_while(|at| *at < horizon);
+            let target = forking(32, Until::Stopped, horizon, Duration::from_millis(life_ms), forks);
+            let promoted = target.totals.promoted;
+            assert!(promoted >= 32, "every {period_ms} ms, first {first_ms}: {promoted}, {:?}", target.refused());
+        }
+    }
+}

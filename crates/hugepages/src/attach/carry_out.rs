@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use access::estimate;
 
-use super::{Doing, Loop};
+use super::{Doing, Loop, Until};
 use crate::policy::{self, Plan};
 use crate::rate_limiter::RateLimiter;
 use crate::target::{Missing, Phase, Target};
@@ -55,12 +55,17 @@ impl Loop<'_> {
         }
     }
 
-    /// Step of a round of a program that has not settled: first promotions in the pauses between its children.
+    /// Last step of a round that does not end the run: first promotions in the pauses between the children of a program.
+    /// In a run until settled also those of windows with other reasons that pass; else these keep their distances.
     pub(super) fn serve_pauses(&mut self) {
         let end = self.control.now() + WAIT_IN_A_ROUND;
+        let until_settled = self.s.until == Until::Settled;
         for look in 1_u32.. {
+            if self.control.has_arrivals() || !(until_settled || self.targets.iter().any(Target::has_shared)) {
+                return;
+            }
             let at = self.control.now();
-            let mut missing = self.missing(look.is_power_of_two());
+            let mut missing = self.missing(until_settled && look.is_power_of_two());
             let cost = self.control.now().saturating_sub(at);
             if missing.never == 0 || self.is_cut_short() {
                 return;
