@@ -125,6 +125,11 @@ fn census_and_aging_say_it(host: &Host) -> Outcome {
     assert!(text.out.contains(") is frozen (control group /") && text.out.contains("Thaw the group"), "{text:?}");
     let report = json(&["census", &number, "--json"])?;
     assert_eq!((&report["halted"][0]["pid"], &report["halted"][0]["cause"]), (&pid.0.into(), &"frozen".into()));
+    let of_groups = json(&["census", "--cgroups", "--json"])?;
+    let halted = of_groups["halted"].as_array().into_iter().flatten();
+    assert!(halted.map(|one| &one["pid"]).any(|halted| *halted == pid.0), "{of_groups}");
+    let text = said(&["census", "--cgroups"])?;
+    assert!(text.code() == 0 && text.out.contains("until it runs, no access is no sign of idle memory"), "{text:?}");
     let aging = Aging::start(&["--cache", "0", "--pid", &number])?;
     let line = aging.wait_for(|line| line["event"] == "halted")?;
     assert_eq!(line["processes"][0]["pid"], pid.0, "{line}");

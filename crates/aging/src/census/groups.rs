@@ -7,7 +7,9 @@ use std::time::Instant;
 
 use linux::cgroup::charges::Charges;
 use linux::cgroup::limited::{self, Limited};
+use linux::halted::{HaltedProcess, halted_among};
 use linux::kpagecgroup::GroupTable;
+use linux::processes::processes;
 use linux::{Error, KernelFiles, Untrusted};
 use serde::{Deserialize, Serialize};
 use units::{Bytes, cast};
@@ -27,6 +29,9 @@ pub struct Groups {
     pub empty_groups: u64,
     /// Fraction of the frames that was read.
     pub sampled_fraction: f64,
+    /// Processes of the host that are frozen or stopped: until they run, inactive memory is no sign of idle memory.
+    #[serde(default)]
+    pub halted: Vec<HaltedProcess>,
     /// Duration of the census.
     pub cost_us: u64,
 }
@@ -80,6 +85,7 @@ pub fn of_all(files: &impl KernelFiles, closeness: Closeness) -> Result<Groups, 
         groups,
         empty_groups,
         sampled_fraction: fraction(tally.frames_read, tally.frames),
+        halted: halted_among(files, processes(files)?),
         cost_us: cast::saturated(begin.elapsed().as_micros()),
     })
 }

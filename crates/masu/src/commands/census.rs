@@ -177,7 +177,7 @@ impl Series {
             let came_back = self.counter.as_ref().map(|_| self.since(&now));
             print(out, &census, since, came_back.as_deref())?;
             if !matches!(self.whom, Whom::Host) {
-                print_halted(out, &census)?;
+                print_halted(out, &census.halted, Some(census.processes.len()))?;
             }
             (self.before, self.before_by_class) = (refaults, now);
         }
@@ -346,12 +346,13 @@ fn print(
     Ok(())
 }
 
-/// Processes that cannot run, and so touch nothing.
-fn print_halted(out: &mut impl Write, census: &Census) -> Result<(), Failure> {
-    let Some(HaltedProcess { pid, name, why }) = census.halted.first() else { return Ok(()) };
-    let whose = match census.halted.len() {
-        1 => String::new(),
-        count => format!("{count} of {} processes cannot run; ", census.processes.len()),
+/// Processes that cannot run, and so touch nothing. `of`: the number of processes looked at.
+fn print_halted(out: &mut impl Write, halted: &[HaltedProcess], of: Option<usize>) -> Result<(), Failure> {
+    let Some(HaltedProcess { pid, name, why }) = halted.first() else { return Ok(()) };
+    let whose = match (halted.len(), of) {
+        (1, _) => String::new(),
+        (count, Some(of)) => format!("{count} of {of} processes cannot run; "),
+        (count, None) => format!("{count} processes cannot run; "),
     };
     writeln!(out, "{whose}process {pid} ({name}) is {why}: until it runs, no access is no sign of idle memory")?;
     writeln!(out, "    {}", why.remedy(*pid))?;

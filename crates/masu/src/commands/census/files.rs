@@ -41,7 +41,7 @@ pub fn run(folders: &[PathBuf], json: bool) -> Result<Done, Failure> {
             Failure::new(&error).remedy("The kernel counts the cached pages of a file since Linux 6.5 (cachestat).")
         }
         error if error.is_gone() => Failure::new(&error).remedy("Name a folder that is there."),
-        error => Failure::new(&error),
+        error => Failure::new(&error).remedy("Name a folder that this user may open: the files below it are counted."),
     })?;
     let mut out = print::out();
     if json {

@@ -8,7 +8,7 @@ use aging::class::Class;
 use linux::probe::Known;
 use units::Bytes;
 
-use super::{at_frames, listed};
+use super::{at_frames, listed, print_halted};
 use crate::args::CensusTask;
 use crate::failure::Failure;
 use crate::terminal::repeat::{self, every};
@@ -72,6 +72,7 @@ fn print(out: &mut impl Write, census: &Groups) -> Result<(), Failure> {
     if census.empty_groups > 0 {
         writeln!(out, "{} groups have no memory", census.empty_groups)?;
     }
+    print_halted(out, &census.halted, None)?;
     let (read, took) = (census.sampled_fraction * 100.0, census.cost_us / 1000);
     writeln!(
         out,
