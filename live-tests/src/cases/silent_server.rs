@@ -404,7 +404,7 @@ fn a_process_whose_mmap_lock_is_taken_later_is_let_go_and_the_others_go_on(_: &H
     let mapper = server.mapper()?;
     let other = idle()?;
     let (pid, other_pid) = (mapper.0.to_string(), other.pid().to_string());
-    let masu = super::command::start(&["attach", "--json", "--for", "8s", &pid, &other_pid])?;
+    let masu = super::command::start(&["attach", "--json", "--for", "16s", &pid, &other_pid])?;
     std::thread::sleep(Duration::from_secs(2));
     server.lock(&mapper)?;
     let said = masu.said()?;
