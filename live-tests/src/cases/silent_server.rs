@@ -397,6 +397,12 @@ fn a_process_whose_mmap_lock_does_not_come_is_passed_over(_: &Host) -> Outcome {
     Ok(())
 }
 
+/// Whether one of the process's descriptors is of that file.
+fn holds(process: &Running, file: &str) -> bool {
+    let descriptors = std::fs::read_dir(format!("/proc/{}/fd", process.pid()));
+    descriptors.into_iter().flatten().flatten().any(|fd| std::fs::read_link(fd.path()).is_ok_and(|of| of == *file))
+}
+
 /// A process whose lock is taken while masu works on it is dropped with the reason; the others are worked on to the
 /// end.
 fn a_process_whose_mmap_lock_is_taken_later_is_let_go_and_the_others_go_on(_: &Host) -> Outcome {
@@ -405,7 +411,9 @@ fn a_process_whose_mmap_lock_is_taken_later_is_let_go_and_the_others_go_on(_: &H
     let other = idle()?;
     let (pid, other_pid) = (mapper.0.to_string(), other.pid().to_string());
     let masu = super::command::start(&["attach", "--json", "--for", "16s", &pid, &other_pid])?;
-    std::thread::sleep(Duration::from_secs(2));
+    // masu opens its processes in the order of their ids, so the mapper is open once it holds a file of the other.
+    assert!(mapper.0 < other.pid(), "the ids have started again");
+    wait_until("masu has opened both", || holds(&masu, &format!("/proc/{other_pid}/pagemap")))?;
     server.lock(&mapper)?;
     let said = masu.said()?;
     assert_eq!(said.code(), 1, "{}", said.err);
