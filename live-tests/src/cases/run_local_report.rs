@@ -17,6 +17,7 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     what_faults_is_named_by_function_file_and_line;
     what_a_library_has_beyond_its_data_is_paged;
     memory_that_is_not_paged_is_named;
+    forked_copies_are_named_with_their_memory;
     programs_at_once_are_counted_with_their_sum;
     the_faults_of_all_places_are_all_faults;
     a_program_that_thrashes_is_told_what_is_enough;
@@ -273,6 +274,62 @@ int main(void)
     let bytes = number(&not_paged["shared_bytes"])?;
     assert!((47 << 20..56 << 20).contains(&bytes), "{report}");
     assert!(not_paged["largest"].as_str().is_some_and(|name| name.contains("test-heap")), "{report}");
+    Ok(())
+}
+
+/// Two copies of 48 MiB beside a limit of 16 MiB. The second is a copy of a third one, which has ended.
+fn forked_copies_are_named_with_their_memory(_: &Host) -> Outcome {
+    const COPIES: &str = r#"
+#include <stdlib.h>
+#include <unistd.h>
+static void fill(size_t bytes)
+{
+    volatile char *memory = malloc(bytes);
+    for (size_t at = 0; at < bytes; at += 4096) memory[at] = 1;
+}
+static void touches(void)
+{
+    fill(48 << 20);
+    sleep(2);
+    _exit(0);
+}
+int main(void)
+{
+    fill(4 << 20);
+    int child = fork();
+    if (child < 0) return 3;
+    if (child == 0) touches();
+    child = fork();
+    if (child < 0) return 3;
+    if (child == 0) {
+        if (fork() == 0) touches();
+        _exit(0);
+    }
+    sleep(3);
+    return 0;
+}
+"#;
+    let folder = Folder::make("local-copies")?;
+    let copies = compile(&folder, "cc", "copies", COPIES, &[])?;
+    let report = Report::new("local-copies");
+    let json = said(&mut paged(&["--local", "16MiB", "--report", report.path(), "--json"], &[&copies])?)?;
+    let remark = "of copies (process ";
+    assert!(json.code() == 0 && json.err.contains(remark) && json.err.contains("not limited by --local"), "{json:?}");
+    let report = report.read()?;
+    let (at_once, not_paged) = (&report["at_once"], &report["programs"][0]["not_paged"]);
+    for of in [at_once, not_paged] {
+        assert!((2..=3).contains(&number(&of["copies"])?), "the third one ends at once: {report}");
+        assert!((90 << 20..112 << 20).contains(&number(&of["copies_bytes"])?), "{report}");
+    }
+    assert_eq!((&report["processes"], &at_once["programs"]), (&1.into(), &1.into()), "{report}");
+    let notes = report["notes"].as_array().ok_or("no notes")?.iter().filter_map(Value::as_str);
+    assert_eq!(notes.filter(|note| note.starts_with("a forked copy is not paged")).count(), 1, "{report}");
+    let text = said(&mut paged(&["--local", "16MiB", "--report", "-"], &[&copies])?)?.err;
+    let line =
+        text.lines().find(|line| line.starts_with("  not paged, on top of --local: copies (")).ok_or("no line")?;
+    assert!(line.contains(" MiB of ") && line.contains("forked copies"), "{text}");
+    let quiet = said(&mut paged(&["--local", "16MiB", "-q"], &[&copies])?)?;
+    assert_eq!((quiet.code(), quiet.err.as_str()), (0, ""));
     Ok(())
 }
 

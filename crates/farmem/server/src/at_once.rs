@@ -8,6 +8,9 @@ use linux::{Pid, Rooted};
 use serde::{Deserialize, Serialize};
 use units::Bytes;
 
+use crate::copies::Held;
+use crate::unpaged;
+
 /// Programs at the same time.
 #[derive(Debug, Default)]
 pub struct AtOnce {
@@ -38,6 +41,12 @@ pub struct Peak {
     pub local_bytes: Bytes,
     /// Paged memory that they had together in RAM, by readings ten times a second.
     pub resident_bytes: Bytes,
+    /// Forked copies, which are not paged until they call exec.
+    #[serde(default)]
+    pub copies: u64,
+    /// Private memory that they had together in RAM.
+    #[serde(default)]
+    pub copies_bytes: Bytes,
 }
 
 /// Reason for a line while the programs run.
@@ -58,6 +67,19 @@ pub fn room() -> Option<Bytes> {
         Limit::Unlimited => None,
     });
     total.into_iter().chain(limit).min_by_key(|bytes| bytes.0)
+}
+
+impl Peak {
+    /// Line about the forked copies; `None` if they had little memory.
+    pub fn text_of_copies(self) -> Option<String> {
+        (self.copies_bytes >= unpaged::PRIVATE_MIN).then(|| {
+            format!(
+                "a forked copy is not paged, and not limited by --local, until it calls exec: at most {} at once, with at \
+                 most {} in memory",
+                self.copies, self.copies_bytes
+            )
+        })
+    }
 }
 
 impl Crowd {
@@ -89,6 +111,7 @@ impl AtOnce {
             programs: self.now.len() as u64,
             local_bytes: sum(|one| one.local),
             resident_bytes: sum(|one| one.resident),
+            ..Peak::default()
         };
         let peak = &mut self.peak;
         peak.programs = peak.programs.max(now.programs);
@@ -102,6 +125,12 @@ impl AtOnce {
             return (!std::mem::replace(&mut self.is_crowd_said, true)).then_some(Crowd::TooMuch(now));
         }
         (!std::mem::replace(&mut self.is_said, true)).then_some(Crowd::Several(now))
+    }
+
+    /// Takes a reading of the forked copies of all programs.
+    pub fn copies(&mut self, held: Held) {
+        self.peak.copies = self.peak.copies.max(held.copies);
+        self.peak.copies_bytes = self.peak.copies_bytes.max(held.bytes);
     }
 
     /// Removes a program that has ended.
@@ -127,16 +156,25 @@ mod tests {
             all.is(layer, one, Some(mib(600)), |_| false)
         };
         assert_eq!(is(0, 1), None);
-        let two = Peak { programs: 2, local_bytes: mib(400), resident_bytes: mib(151) };
+        let two = Peak { programs: 2, local_bytes: mib(400), resident_bytes: mib(151), ..Peak::default() };
         assert_eq!(is(1, 150), Some(Crowd::Several(two)));
         assert_eq!(is(2, 150), None);
-        let four = Peak { programs: 4, local_bytes: mib(800), resident_bytes: mib(451) };
+        let four = Peak { programs: 4, local_bytes: mib(800), resident_bytes: mib(451), ..Peak::default() };
         assert_eq!(is(3, 150), Some(Crowd::TooMuch(four)));
         assert_eq!(is(3, 199), None);
         (1..4).for_each(|layer| all.ended(layer));
         let last = One { process: None, local: mib(200), resident: mib(1) };
         assert_eq!(all.is(4, last, Some(mib(600)), |_| false), None);
-        assert_eq!(all.peak(), Peak { programs: 4, local_bytes: mib(800), resident_bytes: mib(500) });
+        all.copies(Held { copies: 3, bytes: mib(900) });
+        all.copies(Held { copies: 2, bytes: mib(1) });
+        let (copies, copies_bytes) = (3, mib(900));
+        let peak = Peak { programs: 4, local_bytes: mib(800), resident_bytes: mib(500), copies, copies_bytes };
+        assert_eq!(all.peak(), peak);
+        assert!(
+            peak.text_of_copies()
+                .is_some_and(|text| text.ends_with(": at most 3 at once, with at most 900.0 MiB in memory"))
+        );
+        assert_eq!(Peak { copies_bytes: mib(8), ..peak }.text_of_copies(), None);
     }
 
     #[test]

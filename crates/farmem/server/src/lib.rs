@@ -4,6 +4,7 @@
 
 pub mod at_once;
 mod background;
+pub mod copies;
 pub mod history;
 pub mod observation;
 pub mod profile;

@@ -13,6 +13,7 @@ use linux::{Rooted, Untrusted, status};
 use rustix::process::geteuid;
 use units::Bytes;
 
+use crate::copies::Held;
 use crate::history::{History, Part};
 use crate::unpaged::Unpaged;
 
@@ -56,6 +57,7 @@ struct State {
     /// `smaps` is not read before.
     rests_until: Instant,
     is_named: bool,
+    is_named_for_copies: bool,
 }
 
 /// Observation of one program.
@@ -70,8 +72,15 @@ impl Observation {
     pub fn begin(peer: Peer) -> Observation {
         let now = Instant::now();
         let observed = Observed { may_read_files: peer.user == geteuid().as_raw(), ..Observed::default() };
-        let state =
-            State { observed, mappings_at: now, sizes_at: now, measured: Bytes(0), rests_until: now, is_named: false };
+        let state = State {
+            observed,
+            mappings_at: now,
+            sizes_at: now,
+            measured: Bytes(0),
+            rests_until: now,
+            is_named: false,
+            is_named_for_copies: false,
+        };
         let observation = Observation { peer, begun: now, state: Mutex::new(state) };
         observation.read_mappings(&mut observation.state());
         observation.read_sizes(&mut observation.state(), Bytes(0));
@@ -119,6 +128,22 @@ impl Observation {
         (!std::mem::replace(&mut state.is_named, true)).then(|| state.observed.name.clone())
     }
 
+    /// The same, for forked copies.
+    pub fn name_of_copied_once(&self) -> Option<Untrusted> {
+        let mut state = self.state();
+        (!std::mem::replace(&mut state.is_named_for_copies, true)).then(|| state.observed.name.clone())
+    }
+
+    /// Takes a reading of the forked copies.
+    pub fn copies(&self, held: Held) {
+        if held.copies > 0 {
+            let mut state = self.state();
+            let unpaged = state.observed.unpaged.get_or_insert_default();
+            let peak = held.peak(Held { copies: unpaged.copies, bytes: unpaged.copies_bytes });
+            (unpaged.copies, unpaged.copies_bytes) = (peak.copies, peak.bytes);
+        }
+    }
+
     /// Takes the last reading of the transfer sizes.
     pub fn end(&self, learned: &Learned) {
         self.state().observed.history.read(self.begun.elapsed(), Part::of(learned));
@@ -158,7 +183,10 @@ impl Observation {
         let kinds = kinds::kinds(&details, |device| mounts.is_in_memory(device));
         state.measured = now;
         state.rests_until = Instant::now() + begun.elapsed() * REST;
-        let unpaged = Unpaged::of(kinds, queue);
+        let mut unpaged = Unpaged::of(kinds, queue);
+        if let Some(peak) = &state.observed.unpaged {
+            (unpaged.copies, unpaged.copies_bytes) = (peak.copies, peak.copies_bytes);
+        }
         let is_peak = state.observed.unpaged.as_ref().is_none_or(|peak| unpaged.total() > peak.total());
         if is_peak {
             state.observed.unpaged = Some(unpaged);

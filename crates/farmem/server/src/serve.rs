@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use farmem_engine::backend::Backend;
 use farmem_engine::budget::Budget;
-use farmem_engine::counters::{COUNTER_WORDS, Counter, Counters};
+use farmem_engine::counters::{COUNTER_WORDS, Counters};
 use farmem_engine::handshake::{self, Aside, Message, Secret, Sections, SessionParameters};
 use farmem_engine::left_out::LeftOut;
 use farmem_engine::policy::site::{INITIAL_PROFILE_WORDS, InitialProfile};
@@ -24,22 +24,23 @@ use farmem_engine::units::Learned;
 use linux::describe;
 use linux::message_socket::{Connection, Peer};
 use linux::shared_memory::{self, SharedMemory};
-use linux::stat::stat;
 use rustix::io::Errno;
 use rustix::process::geteuid;
 use rustix::rand::{GetRandomFlags, getrandom};
 use units::Bytes;
 use units::cast::{fits, saturated};
 
-use crate::at_once::{self, AtOnce, Crowd, One, Peak};
+use crate::at_once::{self, AtOnce, Peak};
 use crate::background::{BatchError, Worker};
+use crate::copies::{Peaks, Segment};
 use crate::observation::Observation;
 use crate::profile::{Folder, Profile};
-use crate::report::{Counted, WorkingSet};
+use crate::report::Counted;
 use crate::store::{GetRun, Location, PAGE_BYTES, PutRun, Say, Store};
-use crate::thrash::{Reading, Thrash};
+use crate::thrash::Thrash;
 
 mod fitting;
+mod look;
 mod not_begun;
 mod notices;
 mod start;
@@ -70,9 +71,11 @@ struct Common {
     /// Whether several programs at once are a notice; otherwise only too many are.
     says_all: bool,
     at_once: Mutex<AtOnce>,
-    /// Notices of programs that thrash, and of programs with much memory that is not paged.
+    copies: Mutex<Peaks>,
+    /// Notices of programs that thrash, of programs with much memory that is not paged, and of forked copies.
     thrashing: Notices,
     unpaged: Notices,
+    copying: Notices,
     /// Memory that all programs together may have: of the control group, or of the machine.
     room: Option<Bytes>,
     /// Folder of profiles; `None` for none.
@@ -132,6 +135,7 @@ pub struct Server {
     name: String,
     path: Option<String>,
     thread: JoinHandle<()>,
+    copies: JoinHandle<()>,
 }
 
 /// Results of all programs.
@@ -178,8 +182,10 @@ impl Server {
             say,
             says_all,
             at_once: Mutex::default(),
+            copies: Mutex::default(),
             thrashing: Notices::default(),
             unpaged: Notices::default(),
+            copying: Notices::default(),
             room: at_once::room(),
             profiles,
             over: AtomicBool::new(false),
@@ -191,7 +197,11 @@ impl Server {
         let thread = std::thread::Builder::new()
             .name("masu-handshake".to_owned())
             .spawn(move || accept_programs(entrance, &same))?;
-        Ok(Server { common, name, path, thread })
+        let same = Arc::clone(&common);
+        let copies =
+            std::thread::Builder::new().name("masu-copies".to_owned()).spawn(move || look::count_copies(&same));
+        let copies = copies.inspect_err(|_| common.over.store(true, Relaxed))?;
+        Ok(Server { common, name, path, thread, copies })
     }
 
     /// Environment variables of programs that are to be served: names, and values, or `None` for variables that are
@@ -219,8 +229,10 @@ impl Server {
     /// Ends the server, once the programs have ended: programs that still run get no more service from masu.
     pub fn end(self) -> Seen {
         self.common.over.store(true, Relaxed);
+        self.copies.thread().unpark();
         // A thread that panicked has reported it.
         let _ = self.thread.join();
+        let _ = self.copies.join();
         let served = std::mem::take(&mut *self.common.served.lock().unwrap_or_else(PoisonError::into_inner));
         let at_once = locked(&self.common.at_once).peak();
         let Served { counted, not_begun, left_out, first, trouble } = served;
@@ -376,6 +388,8 @@ struct Program {
     has_file: bool,
     segment: SharedMemory,
     layout: Layout,
+    /// Segment in the mappings of its copies.
+    mapped: Option<Segment>,
     observation: Observation,
     thrash: Mutex<Thrash>,
     profile: Option<Profile>,
@@ -479,50 +493,6 @@ impl Program {
         learned
     }
 
-    /// Takes the readings that are due, and says what the user should know at once.
-    fn look(&self, common: &Common) {
-        let Some(counters) = self.counters() else { return };
-        let local = Counted::local(&counters);
-        // The program can write any value there.
-        let resident = Bytes(counters.get(Counter::ResidentPages).saturating_mul(PAGE_BYTES as u64)).min(local);
-        let one = One { process: self.peer.pid, local, resident };
-        let has_ended =
-            |pid| stat(&linux::Rooted::host(), pid).map_or_else(|error| error.is_gone(), |of| of.state == 'Z');
-        let crowd = locked(&common.at_once).is(self.layer, one, common.room, has_ended);
-        if let Some(crowd) = crowd.filter(|crowd| common.says_all || matches!(crowd, Crowd::TooMuch(_))) {
-            (common.say)(&crowd.text());
-        }
-        self.look_for_thrash(&counters, common);
-        let queue = Bytes(local.0 / 8);
-        let unpaged = self.observation.look(|| self.learned(), queue).filter(|unpaged| unpaged.is_much(local));
-        if let Some(unpaged) = unpaged
-            && let Some(name) = self.observation.name_once()
-        {
-            let (process, text) = (self.process, unpaged.text().unwrap_or_default());
-            let one = || {
-                format!("{name} (process {process}) has memory that is not paged, on top of --local {local}: {text}")
-            };
-            let line = common.unpaged.next(one, "more programs have memory that is not paged: see the report");
-            line.iter().for_each(|line| (common.say)(line));
-        }
-    }
-
-    /// Says once that the program spends its time on waiting for pages.
-    fn look_for_thrash(&self, counters: &Counters<'_>, common: &Common) {
-        let reading = Reading {
-            at: self.observation.age(),
-            waited_s: Counted::waited_s(counters),
-            faults_stored: counters.get(Counter::FaultsStored),
-        };
-        let Some(thrashed) = locked(&self.thrash).look(reading) else { return };
-        let (name, local) = (self.observation.observed().name, Counted::local(counters));
-        let touched = Bytes(counters.get(Counter::TouchedPagesPeak).saturating_mul(PAGE_BYTES as u64));
-        let set = WorkingSet::of(self.process, &name, &self.learned().what_if, local, touched);
-        let one = || thrashed.text(&name, self.process, set.as_ref(), local, touched);
-        let line = common.thrashing.next(one, "more programs thrash: see the report");
-        line.iter().for_each(|line| (common.say)(line));
-    }
-
     /// Serves its requests until it ends.
     fn work(&self, connection: &Connection, common: &Common) {
         let Some(request) = self.segment.words()[STORE_REQUEST..].first_chunk().map(StoreRequest) else { return };
@@ -552,6 +522,9 @@ impl Program {
             shared_memory::wake(request.state());
         }
         hear_of_others(connection, common);
+        if let Some(mapped) = self.mapped {
+            self.observation.copies(locked(&common.copies).end(mapped));
+        }
         self.observation.end(&self.learned());
     }
 

@@ -13,13 +13,23 @@ const FILES_MIN: Bytes = Bytes::mib(16);
 const OTHERS_MIN: Bytes = Bytes::mib(1);
 
 /// Private memory below this size is in no text: stacks, initialised data, the library's own.
-const PRIVATE_MIN: Bytes = Bytes::mib(16);
+pub const PRIVATE_MIN: Bytes = Bytes::mib(16);
 
 /// Memory below this size, or below half of local memory, is no reason for a line while the program runs.
 const WARNED_MIN: Bytes = Bytes::mib(16);
 
 /// The same for files, which the kernel can reclaim: twice as much, and as much as local memory.
 const WARNED_FILES_MIN: Bytes = Bytes::mib(64);
+
+/// Least memory that is not paged, other than files, for a line while the program runs with this local memory.
+pub fn warned_min(local: Bytes) -> Bytes {
+    WARNED_MIN.max(Bytes(local.0 / 2))
+}
+
+/// Number of forked copies, and the verb for it.
+pub fn copies(copies: u64) -> (String, &'static str) {
+    if copies == 1 { ("1 forked copy".to_owned(), "has") } else { (format!("{copies} forked copies"), "have") }
+}
 
 /// Resident memory by kind, at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
@@ -37,6 +47,12 @@ pub struct Unpaged {
     pub largest: Option<Untrusted>,
     /// Its resident size.
     pub largest_bytes: Bytes,
+    /// Most forked copies of the program at the same time, before their exec.
+    #[serde(default)]
+    pub copies: u64,
+    /// Peak of their private memory together, at a moment of its own.
+    #[serde(default)]
+    pub copies_bytes: Bytes,
 }
 
 impl Unpaged {
@@ -50,16 +66,19 @@ impl Unpaged {
             private_bytes: (kinds.anonymous + kinds.file_copies).saturating_sub(queue),
             largest,
             largest_bytes,
+            copies: 0,
+            copies_bytes: Bytes(0),
         }
     }
 
     /// All of it.
     pub fn total(&self) -> Bytes {
-        self.shared_bytes + self.hugetlb_bytes + self.file_bytes + self.private_bytes
+        self.shared_bytes + self.hugetlb_bytes + self.file_bytes + self.private_bytes + self.copies_bytes
     }
 
     /// Sizes by kind, without the small ones; `None` if all are small.
     pub fn text(&self) -> Option<String> {
+        let copies = format!("of {}", copies(self.copies).0);
         let kinds = [
             (self.shared_bytes, OTHERS_MIN, "of shared memory"),
             (self.hugetlb_bytes, OTHERS_MIN, "of reserved huge pages"),
@@ -69,6 +88,7 @@ impl Unpaged {
                 PRIVATE_MIN,
                 "of private memory (stacks, small or executable mappings, data, written pages of mapped files)",
             ),
+            (self.copies_bytes, PRIVATE_MIN, copies.as_str()),
         ];
         let said = kinds.into_iter().filter(|(bytes, least, _)| bytes >= least);
         let said: Vec<String> = said.map(|(bytes, _, kind)| format!("{bytes} {kind}")).collect();
@@ -80,8 +100,7 @@ impl Unpaged {
     /// Whether it is so much beside this local memory that the user should know at once.
     pub fn is_much(&self, local: Bytes) -> bool {
         let held = self.shared_bytes + self.hugetlb_bytes + self.private_bytes;
-        let least = WARNED_MIN.max(Bytes(local.0 / 2));
-        held >= least || self.file_bytes >= WARNED_FILES_MIN.max(local)
+        held >= warned_min(local) || self.file_bytes >= WARNED_FILES_MIN.max(local)
     }
 }
 
@@ -106,6 +125,17 @@ mod tests {
                       mappings, data, written pages of mapped files) (the largest: /memfd:java_heap (deleted), 690.0 MiB)";
         assert_eq!(unpaged.text().as_deref(), Some(wanted));
         assert!(unpaged.is_much(Bytes::mib(128)) && !unpaged.is_much(Bytes::gib(2)));
+    }
+
+    #[test]
+    fn forked_copies_are_named_with_their_number_and_memory() {
+        let few = Unpaged { copies: 9, copies_bytes: Bytes::mib(4), ..Unpaged::default() };
+        assert_eq!((few.total(), few.text()), (Bytes::mib(4), None));
+        let said = |copies| Unpaged { copies, copies_bytes: Bytes::mib(900), ..Unpaged::default() }.text().unwrap();
+        assert_eq!(
+            (said(1).as_str(), said(3).as_str()),
+            ("900.0 MiB of 1 forked copy", "900.0 MiB of 3 forked copies")
+        );
     }
 
     #[test]

@@ -19,6 +19,7 @@ use units::cast::index;
 use super::unproven::Proven;
 use super::{Common, Ends, LOOK, NotBegun, Program, QUIET, bytes_of, fitting, hear, locked, message_of};
 use crate::background::WORKERS;
+use crate::copies::Segment;
 use crate::observation::Observation;
 
 /// Serves one program, from its first message to its end.
@@ -160,6 +161,9 @@ fn begin(program: &Proven, common: &Common, layer: u32, is_first: bool) -> Resul
             return left_out(LeftOut::NotBegun, Some(NotBegun { process: identity.process, step, errno }));
         }
     };
+    let mapped = Segment::of(&segment);
+    // Copies are counted for known programs.
+    mapped.iter().for_each(|mapped| _ = locked(&common.copies).of(*mapped));
     let program = Program {
         process: identity.process,
         peer: *peer,
@@ -168,6 +172,7 @@ fn begin(program: &Proven, common: &Common, layer: u32, is_first: bool) -> Resul
         has_file: direct.is_some(),
         segment,
         layout,
+        mapped,
         observation: Observation::begin(*peer),
         thrash: Mutex::default(),
         profile: None,

@@ -308,6 +308,7 @@ fn cut_unit(terms: &SessionParameters) -> Option<String> {
 fn report(seen: &Seen, terms: &SessionParameters, run: Duration) -> Report {
     let mut report = Report::of(run.as_secs_f64(), &seen.counted);
     report.at_once = seen.at_once;
+    report.notes.extend(seen.at_once.text_of_copies());
     report.notes.extend(cut_unit(terms).filter(|_| !seen.counted.is_empty()));
     let programs = |(reason, programs): (&LeftOut, &u64)| LeftOutPrograms {
         reason: reason.name().to_owned(),
