@@ -2,7 +2,7 @@
 //! pages, files, and private memory that the pager does not have. Pure.
 
 use linux::Untrusted;
-use linux::smaps::kinds::Kinds;
+use linux::smaps::kinds::{Kind, Kinds};
 use serde::{Deserialize, Serialize};
 use units::Bytes;
 
@@ -47,6 +47,9 @@ pub struct Unpaged {
     pub largest: Option<Untrusted>,
     /// Its resident size.
     pub largest_bytes: Bytes,
+    /// Its kind, for the text.
+    #[serde(skip)]
+    pub largest_kind: Option<Kind>,
     /// Most forked copies of the program at the same time, before their exec.
     #[serde(default)]
     pub copies: u64,
@@ -58,7 +61,8 @@ pub struct Unpaged {
 impl Unpaged {
     /// From the sums; `queue` is private memory of the pager's own.
     pub fn of(kinds: Kinds, queue: Bytes) -> Unpaged {
-        let (largest, largest_bytes) = kinds.largest.map_or((None, Bytes(0)), |(name, bytes)| (Some(name), bytes));
+        let largest_kind = kinds.largest.as_ref().map(|largest| largest.kind);
+        let (largest, largest_bytes) = kinds.largest.map_or((None, Bytes(0)), |of| (Some(of.name), of.bytes));
         Unpaged {
             shared_bytes: kinds.shared,
             hugetlb_bytes: kinds.hugetlb,
@@ -66,6 +70,7 @@ impl Unpaged {
             private_bytes: (kinds.anonymous + kinds.file_copies).saturating_sub(queue),
             largest,
             largest_bytes,
+            largest_kind,
             copies: 0,
             copies_bytes: Bytes(0),
         }
@@ -76,25 +81,31 @@ impl Unpaged {
         self.shared_bytes + self.hugetlb_bytes + self.file_bytes + self.private_bytes + self.copies_bytes
     }
 
-    /// Sizes by kind, without the small ones; `None` if all are small.
+    /// Sizes by kind, without the small ones; `None` if all are small. The largest object stands behind the size of its
+    /// kind.
     pub fn text(&self) -> Option<String> {
         let copies = format!("of {}", copies(self.copies).0);
         let kinds = [
-            (self.shared_bytes, OTHERS_MIN, "of shared memory"),
-            (self.hugetlb_bytes, OTHERS_MIN, "of reserved huge pages"),
-            (self.file_bytes, FILES_MIN, "of files"),
+            (self.shared_bytes, OTHERS_MIN, "of shared memory", Some(Kind::Shared)),
+            (self.hugetlb_bytes, OTHERS_MIN, "of reserved huge pages", Some(Kind::Hugetlb)),
+            (self.file_bytes, FILES_MIN, "of files", Some(Kind::File)),
             (
                 self.private_bytes,
                 PRIVATE_MIN,
                 "of private memory (stacks, small or executable mappings, data, written pages of mapped files)",
+                None,
             ),
-            (self.copies_bytes, PRIVATE_MIN, copies.as_str()),
+            (self.copies_bytes, PRIVATE_MIN, copies.as_str(), None),
         ];
-        let said = kinds.into_iter().filter(|(bytes, least, _)| bytes >= least);
-        let said: Vec<String> = said.map(|(bytes, _, kind)| format!("{bytes} {kind}")).collect();
         let largest = self.largest.as_ref().filter(|_| self.largest_bytes >= OTHERS_MIN);
         let largest = largest.map_or(String::new(), |name| format!(" (the largest: {name}, {})", self.largest_bytes));
-        (!said.is_empty()).then(|| format!("{}{largest}", said.join(", ")))
+        let said = kinds.into_iter().filter(|(bytes, least, ..)| bytes >= least);
+        let said = said.map(|(bytes, _, text, kind)| {
+            let largest = if kind.is_some() && kind == self.largest_kind { largest.as_str() } else { "" };
+            format!("{bytes} {text}{largest}")
+        });
+        let said: Vec<String> = said.collect();
+        (!said.is_empty()).then(|| said.join(", "))
     }
 
     /// Whether it is so much beside this local memory that the user should know at once.
@@ -106,7 +117,27 @@ impl Unpaged {
 
 #[cfg(test)]
 mod tests {
+    use linux::smaps::kinds::Largest;
+
     use super::*;
+
+    fn largest(name: &str, mib: u64, kind: Kind) -> Largest {
+        Largest { name: name.into(), bytes: Bytes::mib(mib), kind }
+    }
+
+    #[test]
+    fn an_object_of_a_kind_that_is_not_named_is_not_named() {
+        let (anonymous, files) = (Bytes::mib(48), Bytes::mib(6));
+        let kinds = Kinds { anonymous, files, largest: Some(largest("/libc.so.6", 2, Kind::File)), ..Kinds::default() };
+        let unpaged = Unpaged::of(kinds.clone(), Bytes(0));
+        let wanted =
+            "48.0 MiB of private memory (stacks, small or executable mappings, data, written pages of mapped files)";
+        assert_eq!(unpaged.text().as_deref(), Some(wanted));
+        assert_eq!(unpaged.largest_bytes, Bytes::mib(2));
+        let files = Bytes::mib(16);
+        let named = Unpaged::of(Kinds { files, ..kinds }, Bytes(0)).text().unwrap();
+        assert_eq!(named, format!("16.0 MiB of files (the largest: /libc.so.6, 2.0 MiB), {wanted}"));
+    }
 
     #[test]
     fn what_is_not_paged_is_named_with_its_size() {
@@ -116,13 +147,13 @@ mod tests {
             file_copies: Bytes::mib(2),
             anonymous: Bytes::mib(30),
             registered: Bytes::mib(999),
-            largest: Some(("/memfd:java_heap (deleted)".into(), Bytes::mib(690))),
+            largest: Some(largest("/memfd:java_heap (deleted)", 690, Kind::Shared)),
             ..Kinds::default()
         };
         let unpaged = Unpaged::of(kinds, Bytes::mib(8));
         assert_eq!((unpaged.private_bytes, unpaged.total()), (Bytes::mib(24), Bytes::mib(744)));
-        let wanted = "700.0 MiB of shared memory, 20.0 MiB of files, 24.0 MiB of private memory (stacks, small or executable \
-                      mappings, data, written pages of mapped files) (the largest: /memfd:java_heap (deleted), 690.0 MiB)";
+        let wanted = "700.0 MiB of shared memory (the largest: /memfd:java_heap (deleted), 690.0 MiB), 20.0 MiB of files, \
+                      24.0 MiB of private memory (stacks, small or executable mappings, data, written pages of mapped files)";
         assert_eq!(unpaged.text().as_deref(), Some(wanted));
         assert!(unpaged.is_much(Bytes::mib(128)) && !unpaged.is_much(Bytes::gib(2)));
     }

@@ -26,15 +26,29 @@ pub struct Kinds {
     pub anonymous: Bytes,
     /// Private memory without a file that a userfaultfd has registered for missing pages.
     pub registered: Bytes,
-    /// Name and resident size of the largest object among `shared`, `hugetlb` and `files`.
-    pub largest: Option<(Untrusted, Bytes)>,
+    /// Largest object among `shared`, `hugetlb` and `files`.
+    pub largest: Option<Largest>,
+}
+
+/// Largest object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Largest {
+    /// Name.
+    pub name: Untrusted,
+    /// Resident size.
+    pub bytes: Bytes,
+    /// Kind whose sum it is in.
+    pub kind: Kind,
 }
 
 /// Kind of a mapped object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
+pub enum Kind {
+    /// Shared memory.
     Shared,
+    /// Pages of hugetlbfs.
     Hugetlb,
+    /// Page cache of a file.
     File,
 }
 
@@ -86,8 +100,8 @@ pub fn kinds(details: &[Detail], in_memory: impl Fn((u32, u32)) -> bool) -> Kind
             Kind::Hugetlb => &mut sums.hugetlb,
             Kind::File => &mut sums.files,
         } += resident;
-        if sums.largest.as_ref().is_none_or(|(_, largest)| resident > *largest) && resident > Bytes(0) {
-            sums.largest = Some((name.clone(), resident));
+        if sums.largest.as_ref().is_none_or(|largest| resident > largest.bytes) && resident > Bytes(0) {
+            sums.largest = Some(Largest { name: name.clone(), bytes: resident, kind });
         }
     }
     sums
@@ -162,7 +176,8 @@ mod tests {
         // tmpfs by its device (00:30 is 48 in decimal, and no tmpfs of this test).
         assert_eq!((found.shared, found.hugetlb), (Bytes::kib(560), Bytes::kib(6144)));
         assert_eq!((found.files, found.file_copies), (Bytes::kib(39), Bytes::kib(8)));
-        assert_eq!(found.largest, Some(("/anon_hugepage (deleted)".into(), Bytes::kib(6144))));
+        let (name, bytes, kind) = ("/anon_hugepage (deleted)".into(), Bytes::kib(6144), Kind::Hugetlb);
+        assert_eq!(found.largest, Some(Largest { name, bytes, kind }));
     }
 
     #[test]
@@ -179,7 +194,8 @@ mod tests {
             one("30000000-40000000 rw-p 0 00:05 5 /dev/zero", 300, 300, 300, "VmFlags: rd wr\n"),
         ]);
         assert_eq!((found.shared, found.file_copies), (Bytes::kib(50), Bytes::kib(450)));
-        assert_eq!(found.largest, Some(("/memfd:heap (deleted)".into(), Bytes::kib(50))));
+        let (name, bytes, kind) = ("/memfd:heap (deleted)".into(), Bytes::kib(50), Kind::Shared);
+        assert_eq!(found.largest, Some(Largest { name, bytes, kind }));
     }
 
     /// ZGC maps its heap three times; a page that it uses is in one, two or three of the views.
