@@ -24,9 +24,11 @@ impl Failure {
         Failure { line: visible(&line.to_string()).into_owned(), remedy: None, broken_pipe: false, held: false }
     }
 
+    /// Adds a remedy; an empty one is none.
     #[must_use]
     pub fn remedy(self, remedy: impl fmt::Display) -> Failure {
-        Failure { remedy: Some(visible(&remedy.to_string()).into_owned()), ..self }
+        let remedy = Some(visible(&remedy.to_string()).into_owned()).filter(|remedy| !remedy.is_empty());
+        Failure { remedy, ..self }
     }
 
     /// The error, without the remedy.
@@ -111,6 +113,7 @@ mod tests {
     fn one_line_and_the_way_out() {
         let failure = Failure::new("cannot attach to process 2: it is a kernel thread").remedy("Name a program.");
         assert_eq!(failure.to_string(), "masu: cannot attach to process 2: it is a kernel thread\n    Name a program.");
+        assert_eq!(Failure::new("the store: ERR odd").remedy("").to_string(), "masu: the store: ERR odd");
     }
 
     #[test]

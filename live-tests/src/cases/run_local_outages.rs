@@ -34,7 +34,7 @@ fn full(store: &str, report: &Report, folder: &Folder, seconds: &str) -> Result<
 /// The program found all its data, and masu has reported the outage.
 fn survived(said: &Said) {
     assert_eq!((said.code(), said.out.as_str()), (0, "right\n"), "{said:?}");
-    assert!(said.err.contains("does not answer since") && said.err.contains("is back after"), "{said:?}");
+    assert!(said.err.contains("has not served for") && said.err.contains("is back after"), "{said:?}");
 }
 
 /// The time that it waited for pages is in the report, the outage's with it.

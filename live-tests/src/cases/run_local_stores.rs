@@ -208,7 +208,7 @@ fn a_redis_that_is_silent_for_a_while_is_waited_for(_: &Host) -> Outcome {
     redis.wake()?;
     let said = talking.ends()?;
     assert_eq!((said.code(), said.out.ends_with("right\n")), (0, true), "{said:?}");
-    assert!(said.err.contains("does not answer since") && said.err.contains("is back after"), "{said:?}");
+    assert!(said.err.contains("has not served for") && said.err.contains("is back after"), "{said:?}");
     Ok(())
 }
 

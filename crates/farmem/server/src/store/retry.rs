@@ -182,7 +182,7 @@ impl Patient {
         if silent >= self.patience.quiet && outage.said.is_none() {
             outage.said = Some(wait.since);
             (self.say)(&format!(
-                "store {} does not answer since {:.1}s: {}; the program waits",
+                "store {} has not served for {:.1}s: {}; the program waits",
                 self.store.name(),
                 silent.as_secs_f64(),
                 error.trouble().cause
@@ -457,7 +457,7 @@ mod tests {
         put(&store).unwrap();
         let said = said.lock().unwrap();
         assert_eq!(said.len(), 2, "{said:?}");
-        assert!(said[0].starts_with("store redis://flaky does not answer since 0.0s: connection refused; the program"));
+        assert!(said[0].starts_with("store redis://flaky has not served for 0.0s: connection refused; the program"));
         assert!(said[1].starts_with("store redis://flaky is back after 0."), "{said:?}");
     }
 
@@ -533,7 +533,7 @@ mod tests {
             assert!(error.to_string().contains("no answer for 0.1s"), "{error}");
         });
         let said = said.lock().unwrap();
-        assert_eq!(said.iter().filter(|line| line.contains("does not answer")).count(), 1, "{said:?}");
+        assert_eq!(said.iter().filter(|line| line.contains("has not served for")).count(), 1, "{said:?}");
         assert_eq!(said.len(), 1, "it never came back: {said:?}");
     }
 

@@ -103,7 +103,7 @@ fn a_store_that_is_away_for_a_while_is_waited_for_and_said_once() {
     let lines = said.lines();
     assert_eq!(lines.len(), 2, "{lines:?}");
     assert!(
-        lines[0].contains("does not answer since 0.") && lines[0].contains("no answer in time; the program waits"),
+        lines[0].contains("has not served for 0.") && lines[0].contains("no answer in time; the program waits"),
         "{lines:?}"
     );
     assert!(lines[1].contains("is back after "), "{lines:?}");

@@ -17,6 +17,8 @@ const NO_TLS: &str = "Does it speak TLS on this port? Without TLS the store is r
 const HAS_TLS: &str = "Is this a port of Redis? If it speaks TLS, the store is rediss://.";
 const REACH: &str = "Is it running, and reachable from here? `redis-cli -h HOST -p PORT ping` asks it.";
 
+const ANSWERS: &str = "Something other than Redis, or a proxy, answers there.";
+
 /// Cause in words: a certificate's fault is not printed as a structure.
 pub fn cause(failure: &Failure) -> String {
     let said = match tls_failure(failure) {
@@ -113,7 +115,7 @@ fn certificate(fault: &CertificateError) -> Fault {
 /// Remedy for a failure; `tls` tells whether the URL asks for TLS.
 pub fn remedy(failure: &Failure, tls: bool, at_start: bool) -> String {
     match failure {
-        Failure::Said { verdict, line } => return of_line(verdict, line),
+        Failure::Said { verdict, line } => return of_line(verdict, line, at_start),
         Failure::Unacknowledged { .. } => "Is its replica running, and connected? INFO replication tells.",
         Failure::NoMaster(_) | Failure::OutOfDate { .. } | Failure::TooManyNodes => {
             "`redis-cli --cluster check HOST:PORT` tells more."
@@ -136,7 +138,7 @@ pub fn remedy(failure: &Failure, tls: bool, at_start: bool) -> String {
             },
             Some(rustls::Error::AlertReceived(alert)) => of_alert(*alert),
             Some(_) if at_start => NO_TLS,
-            Some(_) => REACH,
+            Some(_) => ANSWERS,
             None => of_io(error, tls, at_start),
         },
     }
@@ -181,12 +183,21 @@ fn of_io(error: &std::io::Error, tls: bool, at_start: bool) -> &'static str {
         ErrorKind::TimedOut | ErrorKind::WouldBlock => {
             "It does not answer: it may be overloaded or stopped, a firewall may drop packets, or the address is another machine's."
         }
+        ErrorKind::InvalidData => ANSWERS,
         _ => REACH,
     }
 }
 
-/// Remedy for an error line of the server.
-fn of_line(verdict: &Verdict, line: &str) -> String {
+/// Whether the server does not know a command, or a form of it.
+fn is_unknown_command(line: &str) -> bool {
+    let line = line.to_ascii_lowercase();
+    ["unknown command", "unknown subcommand", "wrong number of arguments", "syntax error"]
+        .iter()
+        .any(|words| line.contains(words))
+}
+
+/// Remedy for an error line of the server; empty where its own words are all that is known.
+fn of_line(verdict: &Verdict, line: &str, at_start: bool) -> String {
     let first = line.split_whitespace().next().unwrap_or_default();
     match (first, verdict) {
         ("NOPERM", _) => RIGHTS,
@@ -216,7 +227,8 @@ fn of_line(verdict: &Verdict, line: &str) -> String {
         (_, Verdict::Unfit) if line.contains("SELECT") || line.contains("DB index") => {
             "Leave the /DATABASE at the end out: a Cluster has none, a server 16 by default."
         }
-        (_, Verdict::Unfit) => "Use Redis 6.2 or newer, or Valkey.",
+        (_, Verdict::Unfit) if at_start || is_unknown_command(line) => "Use Redis 6.2 or newer, or Valkey.",
+        (_, Verdict::Unfit) => "",
         _ => "It should answer again soon; its log says why it does not.",
     }
     .to_owned()
@@ -263,6 +275,28 @@ mod tests {
             let failure = Failure::Said { verdict: answers::verdict(line), line: line.to_owned() };
             let said = remedy(&failure, false, true);
             assert!(said.contains(word), "{line}: {said}");
+        }
+    }
+
+    #[test]
+    fn an_answer_that_is_not_understood_is_no_server_that_is_down() {
+        let later = |failure| remedy(&failure, false, false);
+        let nonsense = || io::Error::new(io::ErrorKind::InvalidData, "the answer is not understood: x");
+        assert_eq!(later(Failure::Io(nonsense())), ANSWERS);
+        let tls = io::Error::new(io::ErrorKind::InvalidData, rustls::Error::DecryptError);
+        assert_eq!(remedy(&Failure::Io(tls), true, false), ANSWERS);
+        assert_eq!(remedy(&Failure::Io(nonsense()), false, true), HAS_TLS);
+        assert_eq!(later(Failure::Io(Errno::CONNRESET.into())), REACH);
+    }
+
+    #[test]
+    fn an_unknown_error_of_a_server_that_has_served_is_not_one_of_its_version() {
+        let said = |line: &str, at_start| {
+            remedy(&Failure::Said { verdict: answers::verdict(line), line: line.to_owned() }, false, at_start)
+        };
+        assert_eq!(said("ERR something odd", false), "");
+        for (line, at_start) in [("ERR something odd", true), ("ERR unknown command 'HSET'", false)] {
+            assert_eq!(said(line, at_start), "Use Redis 6.2 or newer, or Valkey.", "{line}");
         }
     }
 
