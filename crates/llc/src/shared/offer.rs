@@ -131,7 +131,10 @@ impl Offers {
         if self.offering == 0 {
             reasons.push(Reason::NothingOffered);
         } else if self.private_bytes == Bytes(0) {
-            reasons.push(Reason::NothingPresent);
+            // The zero page is not present memory of the process.
+            if self.zero_pages == Pages(0) {
+                reasons.push(Reason::NothingPresent);
+            }
         } else if ksm.run == Run::Merging {
             reasons.push(if self.is_visited() { Reason::NothingEqual } else { Reason::NotVisited });
         }
@@ -214,6 +217,9 @@ mod tests {
         assert_eq!(hugetlb.reasons(&on), [Reason::NothingOffered, Reason::Hugetlb]);
         assert_eq!(visited().reasons(&on), [Reason::NothingEqual]);
         assert_eq!(Offers { private_bytes: Bytes(0), ..visited() }.reasons(&on), [Reason::NothingPresent]);
+        let zeros =
+            Offers { private_bytes: Bytes(0), zero_pages: Pages(5120), shared_bytes: Bytes::mib(8), ..visited() };
+        assert_eq!(zeros.reasons(&on), [Reason::ZeroPages, Reason::Shared], "all offered pages were empty");
         let late = Offers { visited_pages: Pages(14_745), ..visited() };
         assert_eq!(late.reasons(&on), [Reason::NotVisited], "less than nine tenths of 16,384 pages");
         assert_eq!(Offers { visited_pages: Pages(14_746), ..visited() }.reasons(&on), [Reason::NothingEqual]);
