@@ -304,8 +304,8 @@ impl Report {
             let hidden = if self.hidden_processes > 0 { ", of a process whose first thread ended" } else { "" };
             writeln!(
                 to,
-                "  reserved in all: {} windows; {} of them or more are in no count: unmapped before it{forbidden}{hidden}, or \
-                 without access rights then",
+                "  reserved in all: {} windows; {} of them or more are in no count: unmapped before it{forbidden}{hidden}, \
+                 without access rights, or under MADV_NOHUGEPAGE then",
                 self.reserved_ever_windows, self.uncounted_windows
             )?;
         }
@@ -433,13 +433,13 @@ mod tests {
         assert!(!text.contains("no window of 2 MiB was reserved"), "{text}");
         assert!(
             text.contains(
-                "  reserved in all: 100 windows; 100 of them or more are in no count: unmapped before it, or without \
-                 access rights then\n"
+                "  reserved in all: 100 windows; 100 of them or more are in no count: unmapped before it, without \
+                 access rights, or under MADV_NOHUGEPAGE then\n"
             ),
             "{text}"
         );
         report.forbidding_processes = 1;
-        assert!(printed(&report).contains("unmapped before it, forbidden (prctl), or without"), "{report:?}");
+        assert!(printed(&report).contains("unmapped before it, forbidden (prctl), without access"), "{report:?}");
         report.forbidding_processes = 0;
         let windows =
             |reserved, huge| Windows { reserved_windows: reserved, allocated_windows: huge, ..Windows::default() };
