@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | starts a program (`run`, `aging -- COMMAND`) | the program's status | the program's status |
 //! | only reports | status 2, and the reason | a normal end, status 0 |
+//! | works, and reports at its end (`attach`, `set`) | status 1, and the reason | a normal end, status 0 |
 //! | works (`aging`, `llc run`, `track`) | goes on; status 1, and the reason | the same |
 
 use std::fs::File;
@@ -26,6 +27,7 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     the_status_of_a_program_stays_whatever_becomes_of_the_report [PreloadLibrary, HugePageModes, Shell];
     the_status_of_a_command_beside_aging_stays [PageTableWalk, DiskFiles, Shell];
     a_command_that_only_reports_ends_with_its_reader [PageFrames, PageTableWalk, RemoteCollapse, RemoteAdvice];
+    work_is_done_in_part_without_its_report [PageTableWalk, RemoteCollapse, RemoteAdvice];
     aging_goes_on_without_its_reader [PageFrames];
     tracking_goes_on_without_its_reader [PageTableWalk, RemoteCollapse, RemoteAdvice, HugePageModes];
 };
@@ -100,13 +102,12 @@ fn a_command_that_only_reports_ends_with_its_reader(_: &Host) -> Outcome {
     let heap = process.map(Backing::Anonymous, 4)?;
     process.write(heap.all().every(2), 7)?;
     let pid = process.pid().to_string();
-    let tasks: [&[&str]; 13] = [
+    let tasks: [&[&str]; 12] = [
         &["pages", &pid, "--for", "50ms"],
         &["pages", &pid, "--for", "50ms", "--json"],
         &["stat", &pid],
         &["stat", &pid, "--json"],
         &["attach", &pid, "--dry-run"],
-        &["attach", &pid, "--for", "200ms"],
         &["census", "--watch", "100ms"],
         &["census", "--watch", "100ms", "--json"],
         &["llc", "shared"],
@@ -123,6 +124,24 @@ fn a_command_that_only_reports_ends_with_its_reader(_: &Host) -> Outcome {
                 // The command was not started.
                 (_, true) => (125, format!("masu: cannot write the output: {FULL}\n")),
                 (_, false) => (2, format!("masu: cannot write the output: {FULL}\n")),
+            };
+            assert_eq!((said.code(), said.err), expected, "{task:?} {why}");
+        }
+    }
+    Ok(())
+}
+
+fn work_is_done_in_part_without_its_report(_: &Host) -> Outcome {
+    let process = TargetProcess::start()?;
+    let pid = process.pid().to_string();
+    for task in
+        [&["attach", &pid, "--for", "200ms"][..], &["set", &pid, "huge=off"], &["set", &pid, "huge=on", "--json"]]
+    {
+        for (to, why) in destinations()? {
+            let said = start(masu()?.args(task), to)?.said()?;
+            let expected = match why {
+                GONE => (0, String::new()),
+                _ => (1, format!("masu: cannot write the report: {FULL}\n")),
             };
             assert_eq!((said.code(), said.err), expected, "{task:?} {why}");
         }

@@ -25,6 +25,7 @@ use crate::prohibition::{self, Inherited};
 use crate::terminal::clock::{Clock, Stop};
 use crate::terminal::print::{self, percent};
 use crate::terminal::table::Table;
+use crate::terminal::unwritten;
 use crate::{Done, HOST};
 use elsewhere::Elsewhere;
 use progress::Progress;
@@ -72,13 +73,15 @@ pub fn run(task: &AttachTask) -> Result<Done, Failure> {
     }
     let reports: Vec<Report> =
         targets.iter().map(|target| Report::of(target, linux::cpu_time::of_process(), task.dry_run)).collect();
-    for report in &reports {
+    let ran_s = progress.clock.now().as_secs_f64();
+    let written = reports.iter().try_for_each(|report| {
         let elsewhere = elsewhere::of(report.pid);
-        if task.json {
-            print_json(report, &elsewhere)?;
-        } else {
-            print_table(report, progress.clock.now().as_secs_f64(), &elsewhere)?;
-        }
+        if task.json { print_json(report, &elsewhere) } else { print_table(report, ran_s, &elsewhere) }
+    });
+    if task.dry_run {
+        written?;
+    } else {
+        done = done.max(unwritten::report_of_work(written));
     }
     for target in targets.iter().filter(|target| target.phase != Phase::Ended) {
         let Some(why) = target.halted() else { continue };

@@ -24,6 +24,7 @@ use crate::failure::Failure;
 use crate::open::{Purpose, admit, each, hold, may_call};
 use crate::terminal::print;
 use crate::terminal::table::Table;
+use crate::terminal::unwritten;
 use crate::{Done, HOST, privileges};
 
 /// Request in the words of the command line.
@@ -76,14 +77,8 @@ pub fn run(task: &SetTask) -> Result<Done, Failure> {
         privileges::keep_for_unfiltered(task)?;
     }
     let (reports, mut done) = each(&wish.pids, |pid| set(pid, &wish))?;
-    let mut out = print::out();
+    done = done.max(unwritten::report_of_work(write(&reports, task.json)));
     for report in &reports {
-        if task.json {
-            serde_json::to_writer(&mut out, report)?;
-            writeln!(out)?;
-        } else {
-            print(&mut out, report)?;
-        }
         if let Some(failure) = &report.failure {
             print::failure(failure);
             print::note(format_args!("{}", not_forbidden(report)));
@@ -96,6 +91,19 @@ pub fn run(task: &SetTask) -> Result<Done, Failure> {
         }
     }
     Ok(done)
+}
+
+fn write(reports: &[Report], json: bool) -> Result<(), Failure> {
+    let mut out = print::out();
+    for report in reports {
+        if json {
+            serde_json::to_writer(&mut out, report)?;
+            writeln!(out)?;
+        } else {
+            print(&mut out, report)?;
+        }
+    }
+    Ok(())
 }
 
 /// Sorts the words. Contradictions and missing words are errors.

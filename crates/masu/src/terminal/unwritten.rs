@@ -3,6 +3,7 @@
 use std::io;
 
 use crate::Done;
+use crate::failure::Failure;
 use crate::terminal::print;
 
 /// Whether a line could not be written. The first failure is said on standard error, once.
@@ -48,9 +49,29 @@ impl Unwritten {
     }
 }
 
+/// Outcome of work that is done, whose report may be unwritten: that is a part, and its reason is said. A reader that has
+/// left is a normal end.
+pub fn report_of_work(written: Result<(), Failure>) -> Done {
+    match written {
+        Err(failure) if !failure.is_broken_pipe() => {
+            print::note(failure.of_report());
+            Done::InPart
+        }
+        Ok(()) | Err(_) => Done::Whole,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn work_whose_report_is_lost_is_done_in_part_and_not_undone() {
+        let failed = |kind: io::ErrorKind| report_of_work(Err(io::Error::from(kind).into()));
+        assert_eq!(report_of_work(Ok(())), Done::Whole);
+        assert_eq!(failed(io::ErrorKind::StorageFull), Done::InPart);
+        assert_eq!(failed(io::ErrorKind::BrokenPipe), Done::Whole);
+    }
 
     #[test]
     fn one_lost_line_is_a_part_that_was_not_done() {
