@@ -291,10 +291,12 @@ pub(crate) fn is_torn(now: WindowState) -> bool {
 }
 
 /// Outcome of [`promote_full`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FullPromotions {
     /// Windows that are huge now.
     pub windows: u64,
+    /// Windows that are not, by reason; without those that are no longer fully resident.
+    pub refused: BTreeMap<Refusal, u64>,
     /// The program replaced its address space (exec) meanwhile: earlier promotions are gone, and the rest was not
     /// tried.
     pub is_another: bool,
@@ -317,9 +319,14 @@ pub fn promote_full(
         let outcome = promote(program, *window, Bytes(0), NOT_KNOWN)?;
         match outcome {
             Promoted::Yes { .. } => made.windows += 1,
-            Promoted::Already | Promoted::No(_) => {}
+            Promoted::Already | Promoted::No(Refusal::NotResident | Refusal::OverBudget) => {}
+            Promoted::No(why) => {
+                let why = if program.forbids(*window) { Refusal::Forbidden } else { why };
+                *made.refused.entry(why).or_default() += 1;
+            }
             Promoted::Astray(split) => {
-                made = FullPromotions { windows: u64::from(matches!(split, Demoted::No)), is_another: true };
+                let windows = u64::from(matches!(split, Demoted::No));
+                made = FullPromotions { windows, is_another: true, ..FullPromotions::default() };
                 break;
             }
         }

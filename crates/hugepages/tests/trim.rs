@@ -457,9 +457,9 @@ fn making_full_windows_huge_ends_at_an_exec_and_says_so() {
         let model = Model::of(vec![full; 4]);
         let windows: Vec<Window> = (FIRST..FIRST + 4).map(Window).collect();
         let made = |windows: &[Window]| promote_full(&model, windows, &mut |_| {}).unwrap();
-        assert_eq!(made(&windows[..1]), FullPromotions { windows: 1, is_another: false });
+        assert_eq!(made(&windows[..1]), FullPromotions { windows: 1, ..FullPromotions::default() });
         model.0.borrow_mut().execs_to = Some(vec![Cell { locked, ..full }; 4]);
-        assert_eq!(made(&windows), FullPromotions { windows: left, is_another: true });
+        assert_eq!(made(&windows), FullPromotions { windows: left, is_another: true, ..FullPromotions::default() });
         assert_eq!(model.0.borrow().collapses, 2);
     }
 }

@@ -22,6 +22,7 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     watching_ends_with_the_process [PageFrames, HugePageModes];
     without_privileges_the_reason_is_not_known [PagemapScan, HugePageModes];
     set_switches_huge_pages_off_and_on [PageFrames, RemoteAdvice, HugePageModes];
+    set_names_full_windows_that_stay_small [RemoteAdvice, RemoteCollapse, HugePageModes];
     set_does_half_under_a_tracer_and_all_under_a_filter_that_allows_it;
     set_names_the_word_that_it_does_not_understand;
 };
@@ -174,6 +175,25 @@ fn set_switches_huge_pages_off_and_on(host: &Host) -> Outcome {
     process.write(fresh.all(), 9)?;
     assert_eq!(huge_bytes(host, &process, fresh)?, 2 << 20);
     process.check(heap.window(2), 7)?;
+    Ok(())
+}
+
+/// `huge=on` is done in part where full windows are not made huge.
+fn set_names_full_windows_that_stay_small(host: &Host) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let mut process = TargetProcess::start()?;
+    let (heap, pid) = (process.map(Backing::Anonymous, 3)?, process.pid().to_string());
+    process.advise(heap.window(0), libc::MADV_NOHUGEPAGE)?;
+    process.advise(heap.window(1), libc::MADV_NOHUGEPAGE)?;
+    process.write(heap.all(), 7)?;
+    let said = said(&["set", &pid, "huge=on", "--json"])?;
+    let report: Value = serde_json::from_str(&said.out)?;
+    let line =
+        format!("masu: 2 full windows of process {pid} were not made huge: the program used MADV_NOHUGEPAGE there\n");
+    assert_eq!((said.code(), said.err.as_str()), (1, line.as_str()), "{report}");
+    assert_eq!(report["windows_refused"], serde_json::json!({ "forbidden": 2 }), "{report}");
+    assert_eq!((&report["windows_made_huge"], huge_bytes(host, &process, heap)?), (&1.into(), 2 << 20), "{report}");
+    process.check(heap.all(), 7)?;
     Ok(())
 }
 

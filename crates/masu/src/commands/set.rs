@@ -54,6 +54,8 @@ struct Report {
     windows_huge_after: u64,
     windows_split: u64,
     windows_made_huge: u64,
+    /// Fully resident windows that were not made huge, by reason.
+    windows_refused: BTreeMap<Refusal, u64>,
     /// The process called exec while its windows were promoted.
     became_another_program: bool,
     windows_stayed_huge: u64,
@@ -87,6 +89,11 @@ pub fn run(task: &SetTask) -> Result<Done, Failure> {
         for (why, windows) in &report.windows_not_split {
             let (pid, why) = (report.pid, why.explanation());
             print::note(format_args!("{windows} windows of process {pid} stayed huge: {why}"));
+            done = Done::InPart;
+        }
+        for (why, windows) in &report.windows_refused {
+            let (pid, why) = (report.pid, why.explanation());
+            print::note(format_args!("{windows} full windows of process {pid} were not made huge: {why}"));
             done = Done::InPart;
         }
     }
@@ -186,6 +193,7 @@ fn set(pid: Pid, wish: &Wish) -> Result<Report, Failure> {
         windows_huge_after: huge()?.len() as u64,
         windows_split: split.windows,
         windows_made_huge: made.windows,
+        windows_refused: made.refused,
         became_another_program: made.is_another,
         windows_stayed_huge: split.stayed.values().sum(),
         windows_not_split: split.stayed,
