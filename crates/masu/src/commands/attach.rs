@@ -83,6 +83,13 @@ pub fn run(task: &AttachTask) -> Result<Done, Failure> {
     } else {
         done = done.max(unwritten::report_of_work(written));
     }
+    for report in reports.iter().filter(|_| task.undo) {
+        let extra = if report.ended { Bytes(0) } else { report.extra_rss_bytes };
+        if let Some(line) = not_undone(report.pid, report.windows_split_by_others, extra) {
+            print::note(line);
+            done = done.max(Done::InPart);
+        }
+    }
     for target in targets.iter().filter(|target| target.phase != Phase::Ended) {
         let Some(why) = target.halted() else { continue };
         print::note(format_args!("process {} ({}) is {why} still: nothing of it has settled", target.pid, target.name));
@@ -142,6 +149,17 @@ fn settings(task: &AttachTask) -> Settings {
         None => Until::Stopped,
     };
     Settings { rate: rate_limiter::MEASURED, until, dry_run: task.dry_run, round_min: ROUND_MIN }
+}
+
+/// Line about memory of promotions that `--undo` could not return: masu splits huge windows, and the kernel returns the
+/// pages of zeros with the split only.
+fn not_undone(pid: Pid, split_by_others: u64, extra: Bytes) -> Option<String> {
+    (split_by_others > 0 && extra > Bytes(0)).then(|| {
+        format!(
+            "{extra} that promotion added to process {pid} stay: others split {split_by_others} of its windows (a fork, \
+             reclaim, mprotect), and the kernel returns pages of zeros with a split by masu only"
+        )
+    })
 }
 
 fn print_json(report: &Report, elsewhere: &Elsewhere) -> Result<(), Failure> {
@@ -279,4 +297,19 @@ fn figures(report: &Report, ran_s: f64) -> Table {
     row("one clear", per_gib(report.clear_us_per_gib));
     row("processor time of masu", format!("{:.2} s of {ran_s:.1} s", report.cpu_s));
     table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_undo_does_not_return_is_named_where_others_split_the_windows() {
+        let line = not_undone(Pid(7), 20, Bytes::mib(40)).unwrap();
+        assert!(
+            line.starts_with("40.0 MiB that promotion added to process 7 stay: others split 20 of its windows"),
+            "{line}"
+        );
+        assert_eq!((not_undone(Pid(7), 0, Bytes::mib(40)), not_undone(Pid(7), 20, Bytes(0))), (None, None));
+    }
 }
