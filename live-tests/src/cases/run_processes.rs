@@ -19,6 +19,8 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     an_inherited_prohibition_is_lifted_and_a_later_one_is_named;
     a_child_whose_filter_kills_for_madvise_runs_as_alone;
     children_that_cannot_be_served_are_left_out_and_counted;
+    a_child_that_cannot_open_the_status_page_runs_as_alone_and_is_counted;
+    a_start_that_fails_is_not_counted_as_left_out [Shell];
     sigterm_ends_a_start_behind_a_supervisor_that_never_answers;
     a_program_with_many_mappings_gets_as_many_as_alone;
     torn_huge_pages_that_are_locked_have_a_line;
@@ -221,6 +223,38 @@ fn a_child_whose_filter_kills_for_madvise_runs_as_alone(_: &Host) -> Outcome {
         let left_out = &report.read()?["left_out"];
         assert_eq!(left_out["from their own prctl(PR_SET_NO_NEW_PRIVS) or seccomp on"], Value::from(1), "{left_out}");
     }
+    Ok(())
+}
+
+/// A change of the user, of the user namespace, or of `/proc` hides masu's files: masu could not trim what is huge there.
+fn a_child_that_cannot_open_the_status_page_runs_as_alone_and_is_counted(_: &Host) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let folder = Folder::make("processes-apart")?;
+    let program = compile(&folder, "cc", "huge", HUGE, &[])?;
+    let starts: [&[&str]; 3] = [
+        &["setpriv", "--reuid", "4001", "--regid", "4001", "--clear-groups"],
+        &["unshare", "--user", "--map-root-user"],
+        &["unshare", "--pid", "--fork", "--mount-proc"],
+    ];
+    for start in starts {
+        let command: Vec<&str> = start.iter().copied().chain([program.as_str()]).collect();
+        let (mut command, report) = reported(&[], &command, "apart")?;
+        let ran = said(&mut command)?;
+        assert_eq!((ran.code(), ran.out.split_whitespace().next()), (0, Some("0")), "{start:?} {ran:?}");
+        let report = report.read()?;
+        let counts = [&report["left_out"]["of another user or in other namespaces"], &report["programs"]];
+        assert_eq!(counts, [&Value::from(1), &Value::from(2)], "{start:?} {report}");
+    }
+    Ok(())
+}
+
+/// A shell tries each folder of its path.
+fn a_start_that_fails_is_not_counted_as_left_out(_: &Host) -> Outcome {
+    let script = "ulimit -v 4000000; PATH=/none:/neither:/usr/bin:/bin; exec true";
+    let (mut command, report) = reported(&[], &["sh", "-c", script], "tries")?;
+    assert_eq!(said(&mut command)?.code(), 0);
+    let report = report.read()?;
+    assert_eq!(report["left_out"]["within a ulimit -v or -d"], Value::from(1), "{report}");
     Ok(())
 }
 

@@ -23,11 +23,13 @@ pub enum LeftOut {
     Limited = 7,
     /// It forbids itself new privileges, or puts on a seccomp filter, which may kill for the library's calls.
     OwnSandbox = 8,
+    /// Its user or its namespaces do not let it open the status page: masu could neither count nor trim its memory.
+    NoStatusPage = 9,
 }
 
 impl LeftOut {
     /// All reasons, by their number.
-    pub const ALL: [LeftOut; 9] = [
+    pub const ALL: [LeftOut; 10] = [
         LeftOut::Sanitizer,
         LeftOut::Static,
         LeftOut::Go,
@@ -37,6 +39,7 @@ impl LeftOut {
         LeftOut::Privileged,
         LeftOut::Limited,
         LeftOut::OwnSandbox,
+        LeftOut::NoStatusPage,
     ];
 
     /// Words behind a number of programs.
@@ -51,6 +54,7 @@ impl LeftOut {
             LeftOut::Privileged => "set-uid or set-gid",
             LeftOut::Limited => "within a ulimit -v or -d",
             LeftOut::OwnSandbox => "from their own prctl(PR_SET_NO_NEW_PRIVS) or seccomp on",
+            LeftOut::NoStatusPage => "of another user or in other namespaces",
         }
     }
 
@@ -67,6 +71,7 @@ impl LeftOut {
             LeftOut::Sandbox => "it runs in a sandbox (seccomp)",
             LeftOut::Privileged => "it is set-uid or set-gid",
             LeftOut::OwnSandbox => "it enters a sandbox (PR_SET_NO_NEW_PRIVS, seccomp)",
+            LeftOut::NoStatusPage => "masu has more privileges than the program, which cannot open masu's status page",
             LeftOut::Limited => {
                 "its address space or data is limited (ulimit -v, -d), and the library takes some of both"
             }

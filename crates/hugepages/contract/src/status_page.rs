@@ -192,6 +192,11 @@ impl<'a> StatusPage<'a> {
         self.words[LEFT_OUT + why as usize].fetch_add(1, Relaxed);
     }
 
+    /// Takes such a program back: it was not started.
+    pub fn uncount_left_out(&self, why: LeftOut) {
+        self.words[LEFT_OUT + why as usize].fetch_sub(1, Relaxed);
+    }
+
     /// Programs that were left out for this reason.
     pub fn left_out(&self, why: LeftOut) -> u32 {
         self.words[LEFT_OUT + why as usize].load(Relaxed)
@@ -448,8 +453,10 @@ mod tests {
         page.count_left_out(LeftOut::Sanitizer);
         page.count_left_out(LeftOut::Privileged);
         page.count_left_out(LeftOut::Privileged);
+        page.count_left_out(LeftOut::Go);
+        page.uncount_left_out(LeftOut::Go); // its start failed
         let counted: Vec<u32> = LeftOut::ALL.iter().map(|why| page.left_out(*why)).collect();
-        assert_eq!(counted, [1, 0, 0, 0, 0, 0, 2, 0, 0]);
+        assert_eq!(counted, [1, 0, 0, 0, 0, 0, 2, 0, 0, 0]);
         assert_eq!((page.processes(), page.slots_in_use().count()), (0, 0));
     }
 

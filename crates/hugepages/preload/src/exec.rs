@@ -9,10 +9,10 @@ use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use contract::image::{self, LeftOut, Verdict};
-use contract::settings;
+use contract::settings::{self, Settings};
 
 use crate::state::STATE;
-use crate::{kernel, next};
+use crate::{kernel, next, page_file};
 
 type Strings = *const *const c_char;
 
@@ -37,27 +37,35 @@ struct Stripped {
 ///
 /// # Safety
 /// `environment` is an array of strings that ends with a null pointer, or null.
-unsafe fn with_environment<T>(
+unsafe fn with_environment(
     left_out: impl FnOnce() -> Option<LeftOut>,
     environment: Strings,
-    go: impl FnOnce(Strings) -> T,
-) -> T {
+    go: impl FnOnce(Strings) -> c_int,
+) -> c_int {
     // SAFETY: the caller's.
-    if environment.is_null() || !unsafe { has_ours(environment) } {
-        return go(environment);
-    }
+    let Some(ours) = (unsafe { ours(environment) }) else { return go(environment) };
     let limited = || kernel::has_limited_memory().then_some(LeftOut::Limited);
+    // The program may have changed its user or its namespaces since its start.
+    let apart = || {
+        let path = Settings::parse(core::str::from_utf8(ours).ok()?)?.status_page?;
+        (!page_file::opens_after_exec(path)).then_some(LeftOut::NoStatusPage)
+    };
     let why = match SANDBOXED.load(Relaxed) {
         true => Some(LeftOut::Sandbox),
-        false => kernel::keeping_errno(|| limited().or_else(left_out)),
+        false => kernel::keeping_errno(|| limited().or_else(left_out).or_else(apart)),
     };
     let Some(why) = why else { return go(environment) };
-    if let Some(page) = STATE.status_page() {
-        page.count_left_out(why);
-    }
+    let page = STATE.status_page();
+    page.into_iter().for_each(|page| page.count_left_out(why));
     let mut stripped = Stripped { entries: [core::ptr::null(); ENTRIES_MAX], preload: [0; LINE_BYTES] };
     // SAFETY: the caller's.
-    if unsafe { stripped.fill(environment) } { go(stripped.entries.as_ptr()) } else { go(environment) }
+    let is_stripped = unsafe { stripped.fill(environment) };
+    let answer = go(if is_stripped { stripped.entries.as_ptr() } else { environment });
+    // The start failed: execve returns only then. A shell tries each folder of PATH.
+    if answer != 0 {
+        page.into_iter().for_each(|page| page.uncount_left_out(why));
+    }
+    answer
 }
 
 /// The text of an entry.
@@ -73,20 +81,25 @@ fn value<'a>(entry: &'a [u8], name: &str) -> Option<&'a [u8]> {
     entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=")
 }
 
+/// masu's request in an environment.
+///
 /// # Safety
 /// As [`with_environment`].
-unsafe fn has_ours(environment: Strings) -> bool {
+unsafe fn ours<'a>(environment: Strings) -> Option<&'a [u8]> {
     let mut entry = environment;
+    if entry.is_null() {
+        return None;
+    }
     // SAFETY: the entries up to the null pointer are strings.
     unsafe {
         while !(*entry).is_null() {
-            if value(text(*entry), settings::VARIABLE).is_some() {
-                return true;
+            if let Some(ours) = value(text(*entry), settings::VARIABLE) {
+                return Some(ours);
             }
             entry = entry.add(1);
         }
     }
-    false
+    None
 }
 
 fn is_ours(path: &[u8]) -> bool {

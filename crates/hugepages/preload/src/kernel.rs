@@ -208,6 +208,22 @@ pub fn gives_privileges(fd: c_int) -> bool {
     }
 }
 
+/// Effective user of this process.
+pub fn effective_user() -> Option<u32> {
+    // SAFETY: no arguments.
+    u32::try_from(unsafe { libc::syscall(libc::SYS_geteuid) }).ok()
+}
+
+/// Owner of the file at a path, links followed.
+pub fn owner(path: &core::ffi::CStr) -> Option<u32> {
+    // SAFETY: zeros are a value of it; a path that ends in a zero byte; the call fills the variable.
+    unsafe {
+        let mut about: libc::stat = core::mem::zeroed();
+        let answer = libc::syscall(libc::SYS_newfstatat, libc::AT_FDCWD, path.as_ptr(), &raw mut about, 0_i64);
+        (answer == 0).then_some(about.st_uid)
+    }
+}
+
 /// Wakes all waiters on a word of shared memory.
 pub fn wake(word: &AtomicU32) {
     // SAFETY: a word that is mapped for as long as the borrow.

@@ -18,6 +18,7 @@ mod image;
 mod kernel;
 mod mapping_budget;
 mod next;
+mod page_file;
 mod reservation;
 mod stack;
 mod start;

@@ -9,10 +9,10 @@ use core::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
 
 use contract::placement::Size;
 use contract::settings::{self, Settings};
-use contract::status_page::{self, Code, Stage};
+use contract::status_page::{Code, Stage};
 
 use crate::state::STATE;
-use crate::{exec, heap, image, kernel, mapping_budget, next, stack};
+use crate::{exec, heap, image, kernel, mapping_budget, next, page_file, stack};
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -61,12 +61,17 @@ unsafe extern "C" fn begin(_: c_int, _: *const *mut c_char, environment: *const 
         let disabled = variable(settings::DISABLE).is_some_and(|(_, value)| !matches!(value.to_bytes(), b"" | b"0"));
         let Some((start, asked)) = variable(settings::VARIABLE).filter(|_| !disabled) else { return };
         let Some(asked) = asked.to_str().ok().and_then(Settings::parse) else { return };
+        let status_page = asked.status_page.and_then(page_file::map);
+        // Without it masu can neither count nor trim the memory of this program.
+        if asked.status_page.is_some() && status_page.is_none() {
+            return;
+        }
         if asked.malloc {
             heap::ask();
         }
         mapping_budget::begin();
         STATE.begin(asked.sizes, asked.align, asked.stack);
-        if let Some(start) = asked.status_page.and_then(map_status_page) {
+        if let Some(start) = status_page {
             LAST_COUNT.store(asked.last_count, Relaxed);
             let is_main = asked.status_page.and_then(masu_of).is_some_and(|masu| kernel::parent() == Some(masu));
             BEGUN_MS.store(if is_main { 0 } else { kernel::clock_ms() }, Relaxed);
@@ -177,23 +182,17 @@ impl Environment {
     }
 }
 
-/// Maps the status page. In another pid namespace, or after masu has ended, its path may lead elsewhere: only a file
-/// with the status page's name is opened.
-fn map_status_page(path: &str) -> Option<usize> {
-    let mut text = [0u8; 64];
-    text.get_mut(..path.len())?.copy_from_slice(path.as_bytes());
-    let path = CStr::from_bytes_until_nul(&text).ok()?;
-    let mut name = [0u8; 64];
-    let found =
-        kernel::read_link(path, &mut name)?.strip_prefix(b"/memfd:")?.strip_prefix(status_page::NAME.as_bytes());
-    (found? == b" (deleted)").then(|| kernel::map_file(path, status_page::BYTES))?
-}
-
 /// Id of this process in the pid namespace of `/proc`, the one of the status page's path: masu's.
 fn known_as() -> Option<u32> {
     let mut digits = [0u8; 16];
     let digits = kernel::read_link(c"/proc/self", &mut digits)?;
     core::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+/// Leaves the placement of this process's memory alone: masu does not know the process, and could not trim it.
+fn leave_alone() {
+    STATE.stop();
+    heap::stop();
 }
 
 /// Registers a slot for forked children, which have the same memory and are processes of their own. (Reading the
@@ -215,10 +214,10 @@ fn register_fork_handler() {
             // The first of a namespace: no other process has this id after a fork.
             Some(1) => {
                 NESTED.store(true, Relaxed);
-                STATE.take_no_slot();
+                leave_alone();
             }
             Some(process) if !NESTED.load(Relaxed) => STATE.take_slot(process),
-            _ => STATE.take_no_slot(),
+            _ => leave_alone(),
         });
     }
     // The C library's pthread_atfork is this, with a handle of the function's owner.

@@ -120,12 +120,6 @@ impl State {
         page.count_left_out(why);
     }
 
-    /// Takes no slot: masu could not tell its owner.
-    pub fn take_no_slot(&self) {
-        self.align.store(self.align(), Relaxed);
-        self.slot.store(NO_SLOT, Relaxed);
-    }
-
     /// True in the process that took the slot; false in a child created without the C library.
     pub fn owns_slot(&self) -> bool {
         kernel::process() == Some(self.process.load(Relaxed))

@@ -23,6 +23,16 @@ pub enum WordSize {
 /// `AT_PHENT`: size of a program header, 32 bytes in a 32-bit file and 56 in a 64-bit one.
 const AT_PHENT: u64 = 4;
 
+/// `AT_SECURE`: the file of the program gave it a user, a group or capabilities.
+const AT_SECURE: u64 = 23;
+
+/// Whether this process has privileges of its file, which the programs that it starts do not have. True also where the
+/// vector cannot be read, which is so for some of these processes.
+pub fn has_privileges_of_file(files: &impl crate::KernelFiles) -> bool {
+    let pairs = files.bytes("proc/self/auxv").ok();
+    pairs.is_none_or(|bytes| wide(&bytes).any(|(kind, value)| kind == AT_SECURE && value != 0))
+}
+
 /// Reads the width of a program's addresses.
 ///
 /// # Errors
@@ -35,18 +45,22 @@ pub fn word_size(pid: Pid) -> Result<WordSize, Error> {
 
 /// Decodes pairs of a type and a value, each one word of the program.
 fn decode(bytes: &[u8]) -> Option<WordSize> {
-    let wide = bytes.as_chunks::<16>().0.iter().map(|pair| {
-        let (words, _) = pair.as_chunks::<8>();
-        (u64::from_ne_bytes(words[0]), u64::from_ne_bytes(words[1]))
-    });
     let narrow = bytes.as_chunks::<8>().0.iter().map(|pair| {
         let (words, _) = pair.as_chunks::<4>();
         (u32::from_ne_bytes(words[0]).into(), u32::from_ne_bytes(words[1]).into())
     });
-    if header_bytes(wide) == Some(56) {
+    if header_bytes(wide(bytes)) == Some(56) {
         return Some(WordSize::Bits64);
     }
     (header_bytes(narrow) == Some(32)).then_some(WordSize::Bits32)
+}
+
+/// Pairs of a 64-bit program.
+fn wide(bytes: &[u8]) -> impl Iterator<Item = (u64, u64)> {
+    bytes.as_chunks::<16>().0.iter().map(|pair| {
+        let (words, _) = pair.as_chunks::<8>();
+        (u64::from_ne_bytes(words[0]), u64::from_ne_bytes(words[1]))
+    })
 }
 
 fn header_bytes(mut pairs: impl Iterator<Item = (u64, u64)>) -> Option<u64> {
@@ -57,6 +71,18 @@ fn header_bytes(mut pairs: impl Iterator<Item = (u64, u64)>) -> Option<u64> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn privileges_of_the_file_are_in_the_vector_or_hide_it() {
+        let vector =
+            |secure: u64| [[4, 56], [AT_SECURE, secure], [0, 0]].concat().into_iter().flat_map(u64::to_ne_bytes);
+        let kernel = |secure| {
+            crate::fake::FakeKernel::new().file_of_bytes("proc/self/auxv", &vector(secure).collect::<Vec<_>>())
+        };
+        assert!(!has_privileges_of_file(&kernel(0)));
+        assert!(has_privileges_of_file(&kernel(1)));
+        assert!(has_privileges_of_file(&crate::fake::FakeKernel::new()));
+    }
 
     #[test]
     fn the_width_is_that_of_the_words_in_which_a_program_header_has_its_size() {

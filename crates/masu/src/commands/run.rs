@@ -218,6 +218,7 @@ fn serve_how(
                 (_, None) => ("this kernel has no huge pages".to_owned(), false),
                 (Loads::Nothing(why), _) => (why.to_owned(), true),
                 (Loads::Library, Some(_)) if memory_limit::is_set() => (LeftOut::Limited.reason().to_owned(), true),
+                (Loads::Library, Some(_)) if !shows_status_page() => (LeftOut::NoStatusPage.reason().to_owned(), true),
                 (Loads::Library, Some(host)) => {
                     if sizes::choose(&task.sizes, host)? != contract::placement::Sizes::NONE {
                         return Ok(served);
@@ -246,6 +247,12 @@ fn serve_how(
         }
     }
     Ok(served)
+}
+
+/// Whether a program of masu's user can open masu's status page. The kernel hides the files of a masu with file
+/// capabilities from it.
+fn shows_status_page() -> bool {
+    rustix::process::geteuid().is_root() || !linux::auxv::has_privileges_of_file(&*HOST)
 }
 
 fn wanted(task: &RunTask, served: &mut Served, report: bool) -> Wanted {
