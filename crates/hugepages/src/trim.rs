@@ -21,7 +21,7 @@ use std::time::Duration;
 use linux::process_madvise::{Advice, advise};
 use linux::{Error, KernelFiles, Pid};
 use rustix::io::Errno;
-use units::{Bytes, PAGES_PER_WINDOW, Pages, Window};
+use units::{Bytes, PAGES_PER_WINDOW, PageSize, Pages, Window};
 
 use crate::act::{self, Demoted, Promoted};
 use crate::program::{Program, RunningProgram};
@@ -76,6 +76,9 @@ pub struct Totals {
     pub torn_returned: Bytes,
     /// Torn windows whose blocks the kernel does not split, and the memory that it keeps of them.
     pub torn_left: (u64, Bytes),
+    /// Huge windows that a fork shares, so that they are neither read nor split, and the memory that may be wasted in
+    /// them: the most at a time. Windows that were full before the fork are not among them.
+    pub shared_left: (u64, Bytes),
     /// Exact counts.
     pub counted: u64,
     /// Scans.
@@ -95,6 +98,8 @@ pub struct Trimmer {
     /// All huge windows, including those not sampled.
     huge: BTreeSet<Window>,
     split: BTreeMap<Window, SplitWindow>,
+    /// Huge windows that a fork shares, and the memory wasted in each: as sampled before the fork, or all of it.
+    shared: BTreeMap<Window, Bytes>,
     /// Windows that were promoted again.
     again: BTreeSet<Window>,
     /// Windows counted since the last scan, while its work is not done.
@@ -139,6 +144,7 @@ impl Trimmer {
             refused: BTreeMap::new(),
             huge: BTreeSet::new(),
             split: BTreeMap::new(),
+            shared: BTreeMap::new(),
             again: BTreeSet::new(),
             under_way: None,
             quiet: 0,
@@ -183,6 +189,9 @@ impl Trimmer {
         let scanned = self.content.cpu_time();
         let mut left = s.windows_at_once.max(1);
         self.split_chosen(now, stop, &mut left)?;
+        let wasted = || self.shared.values().filter(|wasted| **wasted > Bytes(0));
+        let shared = (wasted().count() as u64, Bytes(wasted().map(|wasted| wasted.0).sum()));
+        self.totals.shared_left = self.totals.shared_left.max(shared);
         self.promote_again(stop, &mut left)?;
         let acted = self.content.cpu_time();
 
@@ -230,6 +239,7 @@ impl Trimmer {
             self.windows.clear();
             self.refused.clear();
             self.split.clear();
+            self.shared.clear();
             self.again.clear();
             self.torn.clear();
         }
@@ -237,6 +247,7 @@ impl Trimmer {
         self.windows.retain(|window, _| huge.contains(window));
         self.refused.retain(|window, _| huge.contains(window));
         self.again.retain(|window| huge.contains(window));
+        self.shared.retain(|window, _| huge.contains(window));
         changed |= huge != self.huge;
         self.split_torn(!self.huge.is_subset(&huge), stop)?;
         self.huge.clone_from(&huge);
@@ -286,8 +297,16 @@ impl Trimmer {
             return Ok(false);
         }
         let Some(sampled) = self.content.sample(window)? else {
-            return Ok(self.windows.remove(&window).is_some());
+            let known = self.windows.remove(&window);
+            if !self.shared.contains_key(&window)
+                && self.program.state(window)?.is_some_and(|state| state.huge && state.shared > Pages(0))
+            {
+                let wasted = known.map_or(PageSize::Huge.bytes(), |known| known.zero().bytes());
+                self.shared.insert(window, wasted);
+            }
+            return Ok(known.is_some());
         };
+        self.shared.remove(&window);
         if let Some(huge_window) = self.windows.get_mut(&window) {
             return Ok(huge_window.sample(sampled, scan, self.settings));
         }
@@ -332,13 +351,16 @@ impl Trimmer {
         if !state.huge {
             self.windows.remove(&window);
             self.huge.remove(&window);
+            self.shared.remove(&window);
             return Ok(());
         }
         let Some(huge_window) = self.windows.get_mut(&window) else { return Ok(()) };
         if state.shared > Pages(0) || state.file > Pages(0) {
             huge_window.disturb(self.totals.scans);
+            self.shared.insert(window, huge_window.zero().bytes());
             return Ok(());
         }
+        self.shared.remove(&window);
         self.totals.counted += 1;
         match self.content.count(window)?.map(|zero| huge_window.count(zero, now, self.totals.scans, self.settings)) {
             None => {
@@ -429,6 +451,7 @@ impl Trimmer {
         self.windows.clear();
         self.refused.clear();
         self.split.clear();
+        self.shared.clear();
         self.again.clear();
         self.huge.clear();
         match split {

@@ -379,11 +379,23 @@ fn locked_windows_are_left_alone_and_shared_ones_wait() {
     let mut trimmer = model.trimmer(settings(0.0));
     let rounds = model.run_until(&mut trimmer, seconds(200));
     assert_eq!((trimmer.totals.demoted, trimmer.left_alone()), (1, 1));
+    assert_eq!(trimmer.totals.shared_left, (1, Bytes::mib(2)), "its content is not known");
     let last = rounds.last().unwrap();
     assert_eq!((last.huge_windows, last.extra), (2, Bytes(0)));
     model.change(1, |cell| cell.shared = false);
     model.run_until(&mut trimmer, seconds(2000));
     assert_eq!(trimmer.totals.demoted, 2);
+}
+
+#[test]
+fn windows_that_a_fork_comes_to_share_stay_with_the_waste_that_was_sampled() {
+    let model = Model::of(vec![Cell::huge(64), Cell::huge(512)]);
+    let mut trimmer = model.trimmer(settings(0.0));
+    trimmer.round(Duration::ZERO, &|| false).unwrap();
+    assert_eq!(trimmer.totals.shared_left, (0, Bytes(0)));
+    (0..2).for_each(|index| model.change(index, |cell| cell.shared = true));
+    model.run_until(&mut trimmer, seconds(100));
+    assert_eq!(trimmer.totals.shared_left, (1, Pages(448).bytes()), "the other one is full");
 }
 
 #[test]

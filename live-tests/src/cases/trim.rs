@@ -237,6 +237,7 @@ fn windows_that_a_fork_shares_and_locked_ones_are_left_alone(host: &Host) -> Out
     assert_eq!((shared.totals.demoted, shared.totals.counted), (0, 0));
     let both = (huge_bytes(host, &process, heap)?, own_pages(&process, heap)?);
     assert_eq!(both, (heap.range().bytes().0, 2 * 512), "reading what is shared would have split and copied it");
+    assert_eq!(shared.totals.shared_left, (2, heap.range().bytes()), "their content is not known");
     process.check_in_fork(fork, heap.all().every(8), 7)?;
     process.end_fork(fork)?;
     if returns_memory(host) {

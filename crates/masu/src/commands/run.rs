@@ -287,6 +287,7 @@ fn fill(
     report.returned_bytes = seen.returned;
     (report.torn_windows, report.torn_returned_bytes) = seen.torn;
     (report.torn_left_windows, report.torn_left_bytes) = seen.torn_left;
+    (report.shared_left_windows, report.shared_left_bytes) = seen.shared_left;
     (report.promoted_windows, report.promoted_still_huge_windows) = seen.promoted_again;
     report.reserved_ever_windows = seen.reserved_ever;
     report.uncounted_windows = report.uncounted();

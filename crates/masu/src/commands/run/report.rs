@@ -88,6 +88,12 @@ pub struct Report {
     /// Memory charged for them, and not resident.
     #[serde(default)]
     pub torn_left_bytes: Bytes,
+    /// Huge windows that a child shared, so that they were neither read nor split: the most in one process at a time.
+    #[serde(default)]
+    pub shared_left_windows: u64,
+    /// Memory of them that may be unused: as sampled before the fork, or all of it.
+    #[serde(default)]
+    pub shared_left_bytes: Bytes,
     /// Processes whose memory no count has since their first thread ended.
     #[serde(default)]
     pub hidden_processes: u64,
@@ -179,6 +185,8 @@ impl Report {
             torn_returned_bytes: Bytes(0),
             torn_left_windows: 0,
             torn_left_bytes: Bytes(0),
+            shared_left_windows: 0,
+            shared_left_bytes: Bytes(0),
             hidden_processes: 0,
             forbidding_processes: 0,
             program_forbids: false,
@@ -340,6 +348,13 @@ impl Report {
                 self.torn_left_bytes, self.torn_left_windows
             )?;
         }
+        if self.shared_left_windows > 0 {
+            writeln!(
+                to,
+                "  neither read nor split while a child shared them: {} windows, with up to {} of unused memory",
+                self.shared_left_windows, self.shared_left_bytes
+            )?;
+        }
         for StillRunning { process, program } in self.still_running.iter().take(STILL_RUNNING_SHOWN) {
             writeln!(
                 to,
@@ -493,6 +508,16 @@ mod tests {
         assert!(printed(&report).starts_with("masu: x ran 2.00 s, huge pages except where forbidden by prctl\n"));
         report.program_forbids = true;
         assert!(printed(&report).starts_with("masu: x ran 2.00 s, huge pages forbidden by prctl\n"));
+    }
+
+    #[test]
+    fn what_a_child_shares_and_stays_huge_has_a_line() {
+        let mut report = Report::of(&["x".into()], Huge::Touch, Huge::Touch, &ended(0));
+        assert!(!printed(&report).contains("while a child shared them"));
+        (report.shared_left_windows, report.shared_left_bytes) = (100, Bytes::mib(199));
+        let expected =
+            "  neither read nor split while a child shared them: 100 windows, with up to 199.0 MiB of unused memory\n";
+        assert!(printed(&report).contains(expected), "{}", printed(&report));
     }
 
     #[test]

@@ -63,6 +63,9 @@ pub struct Seen {
     pub torn: (u64, Bytes),
     /// Torn windows whose blocks the kernel does not split, and the memory that it keeps of them.
     pub torn_left: (u64, Bytes),
+    /// Huge windows that a fork shares, so that they are neither read nor split, and the memory that may be wasted in
+    /// them: the most in one process. Processes of one fork share the same windows.
+    pub shared_left: (u64, Bytes),
     /// Split windows that were filled later and promoted again, and those still huge at the last scan.
     pub promoted_again: (u64, u64),
     /// Worst result for a text segment.
@@ -328,6 +331,7 @@ fn add_trimmed(trimmer: Option<Trimmer>, seen: &mut Seen) {
         seen.torn.1 += trimmer.totals.torn_returned;
         seen.torn_left.0 += trimmer.totals.torn_left.0;
         seen.torn_left.1 += trimmer.totals.torn_left.1;
+        seen.shared_left = seen.shared_left.max(trimmer.totals.shared_left);
         seen.promoted_again.0 += trimmer.totals.promoted_again;
         seen.promoted_again.1 += trimmer.promoted_still_huge();
     }
