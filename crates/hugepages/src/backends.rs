@@ -68,12 +68,18 @@ fn promoting(facts: &HostFacts) -> PartBackend {
     }
 }
 
+/// Reason in a user namespace, and remedy.
+pub const APART: &str =
+    "advice to another process needs CAP_SYS_NICE of the host, which nobody has in a user namespace of its own";
+pub const OUTSIDE: &str = "Run as root of the host, outside of the user namespace or container.";
+
 /// Advice to another process needs a privilege. The probe advised its own process, and does not show it.
 fn not_allowed(facts: &HostFacts) -> Option<Unavailable> {
     let allowed = facts.capabilities.value().is_none_or(|own| own.contains(Capability::SysNice));
-    (!allowed).then(|| Unavailable {
-        reason: "advice to another process needs CAP_SYS_NICE".to_owned(),
-        remedy: "Run as root, or with CAP_SYS_NICE and CAP_SYS_PTRACE.".to_owned(),
+    let is_apart = facts.initial_user_namespace == Known::Value(false);
+    (!allowed || is_apart).then(|| Unavailable {
+        reason: if is_apart { APART } else { "advice to another process needs CAP_SYS_NICE" }.to_owned(),
+        remedy: if is_apart { OUTSIDE } else { "Run as root, or with CAP_SYS_NICE and CAP_SYS_PTRACE." }.to_owned(),
     })
 }
 
@@ -152,6 +158,7 @@ mod tests {
             cold_splits: yes.clone(),
             split_frees_zero_pages: yes.clone(),
             pagemap_scan: yes,
+            initial_user_namespace: Known::Value(true),
             ..nothing
         }
     }
@@ -168,6 +175,16 @@ mod tests {
         let nobody = HostFacts { capabilities: Known::Value(Capabilities(0)), ..facts() };
         assert_eq!(backends_of(&nobody)[1..3], [None, None]);
         assert!(part_backends(&nobody, &all())[1].missing[0].reason.contains("CAP_SYS_NICE"));
+    }
+
+    #[test]
+    fn in_a_user_namespace_the_capability_is_not_the_hosts() {
+        let own = Known::Value(Capabilities::of(&[Capability::SysNice]));
+        let apart = HostFacts { capabilities: own, initial_user_namespace: Known::Value(false), ..facts() };
+        assert_eq!(backends_of(&apart)[1..3], [None, None]);
+        assert_eq!(part_backends(&apart, &all())[1].missing[0].reason, APART);
+        let host = HostFacts { initial_user_namespace: Known::Value(true), ..apart };
+        assert_eq!(backends_of(&host)[1..3], [Some("collapse"), Some("split-and-return")]);
     }
 
     fn backends_of(facts: &HostFacts) -> Vec<Option<&'static str>> {

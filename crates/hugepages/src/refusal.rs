@@ -51,6 +51,8 @@ pub enum Refusal {
     Invalid,
     /// The call succeeded, and the window is not huge.
     NotHugeAfterwards,
+    /// EPERM: the right to advise on the memory of others is missing, as in a user namespace.
+    NotPermitted,
     /// Any other answer.
     Other,
 }
@@ -63,6 +65,7 @@ impl Refusal {
             Errno::BUSY => Refusal::Busy,
             Errno::NOMEM => Refusal::NoHugePage,
             Errno::INVAL => Refusal::Invalid,
+            Errno::PERM => Refusal::NotPermitted,
             _ => Refusal::Other,
         }
     }
@@ -91,6 +94,7 @@ impl Refusal {
             Refusal::Busy => "busy",
             Refusal::Invalid => "invalid",
             Refusal::NotHugeAfterwards => "not-huge-afterwards",
+            Refusal::NotPermitted => "not-permitted",
             Refusal::Other => "other",
         }
     }
@@ -129,6 +133,9 @@ impl Refusal {
             Refusal::Busy => "its pages have other users for now: pinned buffers, direct I/O, vmsplice".to_owned(),
             Refusal::Invalid => format!("the kernel does not allow it there ({})", symbol(Errno::INVAL)),
             Refusal::NotHugeAfterwards => "the kernel reported success, and the window is not huge".to_owned(),
+            Refusal::NotPermitted => {
+                format!("masu lacks CAP_SYS_NICE of the host, as in a user namespace ({})", symbol(Errno::PERM))
+            }
             Refusal::Other => "another answer of the kernel".to_owned(),
         }
     }
@@ -220,6 +227,12 @@ mod tests {
         let mergeable = Traits { mergeable: true, ..none };
         assert_eq!(Refusal::Shared.refined(mergeable, 1), Refusal::Merged);
         assert!(Refusal::Shared.may_pass() && !Refusal::Merged.may_pass() && !Refusal::Pinned.may_pass());
+    }
+
+    #[test]
+    fn a_missing_right_is_a_reason_of_its_own() {
+        assert_eq!(Refusal::of_collapse(Errno::PERM), Refusal::NotPermitted);
+        assert!(Refusal::NotPermitted.explanation().contains("CAP_SYS_NICE"));
     }
 
     #[test]

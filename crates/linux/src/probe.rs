@@ -27,7 +27,7 @@ use crate::process_madvise::{Advice, advise};
 use crate::scratch::Scratch;
 use crate::{
     At, Error, KernelFiles, Pid, bracketed, capabilities, cgroup, damon, meminfo, resctrl, smaps, status,
-    syscall_dispatch, thp, userfaultfd,
+    syscall_dispatch, thp, user_namespace, userfaultfd,
 };
 
 /// A value, or the reason why it could not be read. Serialises as the value, or as `{"unknown": "why"}`.
@@ -130,6 +130,8 @@ pub struct HostFacts {
     pub lockdown: Known<Lockdown>,
     /// Effective capabilities of this process.
     pub capabilities: Known<Capabilities>,
+    /// This process is in the host's user namespace, where its capabilities count.
+    pub initial_user_namespace: Known<bool>,
     /// Clearing the accessed bits works: fewer pages count as referenced afterwards.
     pub clear_refs: Known<bool>,
     /// Pages written since a clear are distinguishable (CONFIG_MEM_SOFT_DIRTY).
@@ -172,6 +174,7 @@ impl HostFacts {
             btf: is_listed(files, "sys/kernel/btf", "vmlinux"),
             lockdown: lockdown(files),
             capabilities: capabilities::own(files).into(),
+            initial_user_namespace: user_namespace::is_initial().into(),
             clear_refs: clear_refs_works(files).into(),
             soft_dirty: soft_dirty_works(files).into(),
             pagemap_scan: pagemap_scan_works(),

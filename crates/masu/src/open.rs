@@ -7,7 +7,9 @@ use access::probe::{Probed, probe_for};
 use access::residency::ResidencyObserver;
 use access::walk::WalkObserver;
 use access::{Backend, Observer, choose_backend};
+use hugepages::backends::{APART, OUTSIDE};
 use linux::auxv::{WordSize, word_size};
+use linux::capabilities::Capabilities;
 use linux::halted::{self, Halted};
 use linux::probe::Known;
 use linux::process_lock::{self, ProcessLock, Unlocked};
@@ -160,8 +162,9 @@ pub fn admit(pid: Pid, purpose: Purpose) -> Result<Status, Failure> {
             return Err(refuse(pid, purpose, "it is a 32-bit program", "masu works on 64-bit programs."));
         }
         Err(Error::Denied(_)) => {
-            let why = "it belongs to somebody else: permission denied (EACCES)";
-            return Err(refuse(pid, purpose, why, "Run as root, or with CAP_SYS_PTRACE."));
+            let own = capabilities::own(&*HOST).unwrap_or_default();
+            let (why, remedy) = why_denied(&status, rustix::process::geteuid().as_raw(), own);
+            return Err(refuse(pid, purpose, &format!("{why}: permission denied (EACCES)"), remedy));
         }
         Ok(WordSize::Bits64) | Err(_) => {}
     }
@@ -169,6 +172,23 @@ pub fn admit(pid: Pid, purpose: Purpose) -> Result<Status, Failure> {
         may_advise(pid, purpose, &*HOST)?;
     }
     Ok(status)
+}
+
+/// Reason for which the kernel denies masu, with these rights, access to a process, and the remedy.
+fn why_denied(status: &Status, user: u32, own: Capabilities) -> (String, &'static str) {
+    let more: Vec<&str> =
+        Capabilities(status.effective_capabilities & !own.0).known().map(capabilities::Capability::name).collect();
+    let remedy = if user == 0 { "Run with CAP_SYS_PTRACE." } else { "Run as root, or with CAP_SYS_PTRACE." };
+    let why = match (status.uid == user, more.is_empty()) {
+        (false, _) => "it belongs to somebody else".to_owned(),
+        (true, false) => format!("it has capabilities that masu lacks ({})", more.join(", ")),
+        (true, true) => {
+            "it is closed to its own user, as after a change of user or by prctl (PR_SET_DUMPABLE), or has \
+                         more privileges than masu"
+                .to_owned()
+        }
+    };
+    (why, remedy)
 }
 
 /// Says that a process cannot run, if that is so. Returns the cause.
@@ -225,8 +245,11 @@ pub fn may_call(pid: Pid, status: &Status) -> Result<(), Failure> {
 
 fn may_advise(pid: Pid, purpose: Purpose, files: &impl KernelFiles) -> Result<(), Failure> {
     let own = capabilities::own(files).map_err(|error| Failure::at_process(&error))?;
-    if own.contains(capabilities::Capability::SysNice) {
+    if capabilities::may_advise_others(files).unwrap_or(false) {
         return Ok(());
+    }
+    if own.contains(capabilities::Capability::SysNice) {
+        return Err(refuse(pid, purpose, &format!("{APART}: operation not permitted (EPERM)"), OUTSIDE));
     }
     let why = "advice to another process needs CAP_SYS_NICE: operation not permitted (EPERM)";
     Err(refuse(pid, purpose, why, "Run as root, or with CAP_SYS_NICE and CAP_SYS_PTRACE."))
@@ -309,6 +332,21 @@ mod tests {
         assert!(said(&kernel, Purpose::Look).starts_with("masu: cannot look at process 42: it is a kernel thread\n"));
         let zombie = Status { zombie: true, threads: 1, ..program() };
         assert!(said(&zombie, Purpose::Look).contains("zombie"));
+    }
+
+    #[test]
+    fn a_denied_process_is_somebody_elses_only_if_its_user_is_another() {
+        let own = Capabilities::of(&[capabilities::Capability::SysNice]);
+        let (why, remedy) = why_denied(&Status { uid: 4001, ..program() }, 0, own);
+        assert_eq!((why.as_str(), remedy), ("it belongs to somebody else", "Run with CAP_SYS_PTRACE."));
+        let more = capabilities::Capability::SysAdmin as u32;
+        let more = Status { effective_capabilities: own.0 | 1 << more, ..program() };
+        let (why, remedy) = why_denied(&more, 0, own);
+        assert_eq!(why, "it has capabilities that masu lacks (CAP_SYS_ADMIN)");
+        assert_eq!(remedy, "Run with CAP_SYS_PTRACE.");
+        let (why, remedy) = why_denied(&Status { uid: 4001, ..program() }, 4001, own);
+        assert!(why.starts_with("it is closed to its own user"), "{why}");
+        assert_eq!(remedy, "Run as root, or with CAP_SYS_PTRACE.");
     }
 
     #[test]

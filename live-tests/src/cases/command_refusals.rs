@@ -20,6 +20,7 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     a_thread_of_a_program;
     a_program_that_has_ended_but_was_not_waited_for;
     somebody_elses_program_and_no_privilege [Root];
+    a_user_namespaces_own_root_has_no_right_over_the_host [Root];
     a_32_bit_program [Root, Programs32];
     a_program_that_forbids_huge_pages [Root];
     a_program_that_another_masu_is_attached_to [Root, PageTableWalk];
@@ -92,6 +93,26 @@ fn a_program_that_has_ended_but_was_not_waited_for(_: &Host) -> Outcome {
         std::thread::sleep(Duration::from_millis(2));
     }
     refused_by_all(child.pid(), "it has ended and waits for its parent (zombie)")
+}
+
+/// It has CAP_SYS_NICE, and not the host's. `attach`, `set` and `run` say so at once, and `facts`.
+fn a_user_namespaces_own_root_has_no_right_over_the_host(_: &Host) -> Outcome {
+    let masu = super::programs::masu().ok_or("no masu")?.display().to_string();
+    let inside = |script: &str| {
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user", "sh", "-c", script, &masu]).stdin(Stdio::null());
+        Running::start(&mut command)?.said()
+    };
+    let why = "advice to another process needs CAP_SYS_NICE of the host";
+    for command in ["attach $! --for 1s", "set $! huge=off"] {
+        let said = inside(&format!("sleep 60 & \"$0\" {command}; status=$?; kill $!; exit $status"))?;
+        assert!(said.code() == 2 && said.first_line().contains(why), "{command}: {said:?}");
+    }
+    let said = inside("exec \"$0\" run --huge hot -- true")?;
+    assert!(said.code() == 125 && said.first_line().contains(why), "{said:?}");
+    let facts = inside("exec \"$0\" facts")?;
+    assert!(facts.code() == 0 && facts.out.contains(why), "{facts:?}");
+    Ok(())
 }
 
 fn as_nobody(mut command: Command) -> Command {

@@ -22,6 +22,20 @@ const NS_GET_OWNER_UID: u32 = 0xb704;
 /// Maximum nesting depth of the kernel.
 const DEPTH_MAX: usize = 33;
 
+/// Number of the initial user namespace (`USER_NS_INIT_INO`).
+const INITIAL: u64 = 0xefff_fffd;
+
+/// Whether this process is in the host's user namespace. In another one it has no capability over the host, whatever
+/// its sets say: the kernel refuses what it checks by `capable`, such as advice to another process.
+///
+/// # Errors
+/// `Unsupported` on a kernel without user namespaces; `Denied`.
+pub fn is_initial() -> Result<bool, Error> {
+    let path = "/proc/self/ns/user";
+    let failed = |errno| Error::of_host("open", path, errno);
+    Ok(inode(&open_namespace(path).map_err(failed)?).map_err(failed)? == INITIAL)
+}
+
 /// User id of the maker of the outermost namespace that `pid` is in and we are not; `None` if `pid` is in ours.
 ///
 /// # Errors

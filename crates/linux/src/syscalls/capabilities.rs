@@ -19,7 +19,7 @@ use rustix::thread::{
 };
 use serde::{Serialize, Serializer};
 
-use crate::{Error, KernelFiles, Pid, status};
+use crate::{Error, KernelFiles, Pid, status, user_namespace};
 
 /// Capabilities that masu uses. The discriminant is the kernel's number of the bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -146,6 +146,15 @@ impl Serialize for Capabilities {
 /// As [`status::status`].
 pub fn own(files: &impl KernelFiles) -> Result<Capabilities, Error> {
     status::status(files, Pid::own()).map(|status| Capabilities(status.effective_capabilities))
+}
+
+/// Whether this process may advise on the memory of others: by CAP_SYS_NICE over the host. A user namespace's own root
+/// has the bit and not the right. Where the namespace is not known, the bit decides.
+///
+/// # Errors
+/// As [`own`].
+pub fn may_advise_others(files: &impl KernelFiles) -> Result<bool, Error> {
+    Ok(own(files)?.contains(Capability::SysNice) && user_namespace::is_initial().unwrap_or(true))
 }
 
 /// Refuses if this process lacks the capability. For calls that the kernel would allow, but answer wrongly: `object` is

@@ -17,8 +17,7 @@ use contract::image::LeftOut;
 use contract::settings::{PRELOAD, Settings};
 use contract::status_page::Code;
 use hugepages::trim;
-use linux::capabilities::{self, Capability};
-use linux::{memory_limit, thp};
+use linux::{capabilities, memory_limit, thp};
 
 use crate::args::{Huge, RunTask};
 use crate::failure::Failure;
@@ -258,8 +257,7 @@ fn shows_status_page() -> bool {
 fn wanted(task: &RunTask, served: &mut Served, report: bool) -> Wanted {
     let mut trim = None;
     if served.how == Huge::Touch {
-        let may_advise = capabilities::own(&*HOST).is_ok_and(|own| own.contains(Capability::SysNice));
-        if may_advise {
+        if capabilities::may_advise_others(&*HOST).unwrap_or(false) {
             trim = Some(trim::policy::Settings { max_extra_rss: task.max_extra_rss, ..trim::policy::MEASURED });
         } else {
             let note = "windows with little used memory stay huge: splitting them needs CAP_SYS_NICE";
