@@ -119,6 +119,25 @@ pub fn path_of(files: &impl KernelFiles, pid: Pid) -> Result<Option<Untrusted>, 
     }
 }
 
+/// Directory of the group of `pid`, and the number of its processes that the kernel has killed for lack of memory.
+/// `None` where that is not counted, or the group is outside of our mounts.
+pub fn oom_kills(files: &impl KernelFiles, pid: Pid) -> Option<(String, u64)> {
+    let text = files.bytes(&pid.file("cgroup")).ok()?;
+    let (version, group) = own_group(&text, MEMORY)?;
+    let (group, mounts) = (text_of(group.to_vec()), files.read("proc/self/mountinfo").ok()?);
+    let mut mounts = mounts.lines().filter_map(|line| Mount::of(line, version, MEMORY));
+    let directory = mounts.find_map(|mount| Some(mount.directory_of(mount.levels_to(&group)?.first()?)))?;
+    let kills = oom_kills_in(files, &directory)?;
+    Some((directory, kills))
+}
+
+/// The same of the group in a directory, from the file of either version.
+pub fn oom_kills_in(files: &impl KernelFiles, directory: &str) -> Option<u64> {
+    let names = ["memory.oom_control", "memory.events"];
+    let text = names.iter().find_map(|name| files.read(&format!("{directory}/{name}")).ok())?;
+    text.lines().find_map(|line| line.strip_prefix("oom_kill "))?.trim().parse().ok()
+}
+
 /// Group with the least headroom, of groups given innermost first; the first if none has a limit.
 fn least_headroom(
     files: &impl KernelFiles,

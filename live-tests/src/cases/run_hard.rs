@@ -25,6 +25,7 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     where_huge_pages_are_off_it_is_served_from_outside [PageTableWalk, RemoteCollapse];
     tight_limits_make_no_difference;
     a_group_with_a_limit_is_kept [MemoryGroups];
+    a_sparse_program_fits_in_a_group_as_alone_and_a_kill_is_named [MemoryGroups, CCompiler];
     garbage_in_the_environment_does_no_harm;
     children_that_the_c_library_does_not_hear_of_do_no_harm [CCompiler];
     data_that_is_run_can_still_be_run [CCompiler];
@@ -214,6 +215,50 @@ fn a_group_with_a_limit_is_kept(_: &Host) -> Outcome {
     }
     let fits = lines(&said(&mut command)?)?;
     assert!(windows(&fits, "malloc")?.0 > 0, "{fits:?}");
+    Ok(())
+}
+
+/// Touches a page in each of 100 windows, and then 12 MiB: 14 MiB on small pages, and 200 MiB on huge ones. With an
+/// argument it touches all of them.
+const SPARSE: &str = r#"
+#include <string.h>
+#include <sys/mman.h>
+int main(int c, char **v) {
+    size_t w = 2 << 20, n = 100;
+    char *m = mmap(0, (n + 1) * w, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    for (size_t i = 0; i < n; i++) m[i * w + w / 2] = 1;
+    if (c > 1) memset(m, 1, n * w);
+    for (int i = 0; i < 192; i++) memset(mmap(0, 65536, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), 1, 65536);
+    return 0;
+}
+"#;
+
+/// A limit of 100 MiB. What the program alone does within it, it does under masu; a kill by the limit is named.
+fn a_sparse_program_fits_in_a_group_as_alone_and_a_kill_is_named(_: &Host) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let folder = Folder::make("hard-sparse")?;
+    let program = compile(&folder, "cc", "sparse", SPARSE, &[])?;
+    let group = Group::make("sparse")?;
+    group.limit(100 << 20)?;
+    let ended = |arguments: &[&str]| {
+        let report = Report::new("sparse");
+        let command: Vec<&str> = std::iter::once(program.as_str()).chain(arguments.iter().copied()).collect();
+        let procs = group.procs();
+        let mut command = run(&["--report", report.path(), "--json"], &command)?;
+        // SAFETY: between fork and exec: opens, writes and closes a file; the path was made before.
+        unsafe {
+            command.pre_exec(move || std::fs::write(&procs, "0"));
+        }
+        Result::Ok((said(&mut command)?, report.read().unwrap_or_default()))
+    };
+    let (fits, report) = ended(&[])?;
+    assert_eq!(fits.code(), 0, "{fits:?} {report}");
+    assert!(report["notes"].to_string().contains("101 windows stayed on small pages"), "{report}");
+    let before = group.killed()?;
+    let (_, report) = ended(&["all"])?;
+    assert_eq!(group.killed()?, before + 1);
+    assert_eq!(report["signal"], "SIGKILL", "{report}");
+    assert!(report["notes"].to_string().contains("the kernel killed 1 process of control group"), "{report}");
     Ok(())
 }
 

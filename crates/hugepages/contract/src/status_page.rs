@@ -39,7 +39,9 @@ const CODE_BEFORE: usize = 7;
 const CLOSED: usize = 3;
 const LEFT_OUT: usize = 8;
 const PROGRAMS: usize = HEAD_WORDS - 1;
-const _: () = assert!(LEFT_OUT + LeftOut::ALL.len() <= PROGRAMS);
+const WINDOWS_LEFT: usize = HEAD_WORDS - 2;
+const KEPT_SMALL: usize = HEAD_WORDS - 3;
+const _: () = assert!(LEFT_OUT + LeftOut::ALL.len() <= KEPT_SMALL);
 
 /// Kinds of memory that the library reserves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,6 +130,32 @@ impl<'a> StatusPage<'a> {
     /// Futex word on which masu waits; the library changes it when a process exits.
     pub fn doorbell(&self) -> &'a AtomicU32 {
         &self.words[DOORBELL]
+    }
+
+    /// Limits the windows that all programs of the run may reserve from now on.
+    pub fn limit_windows(&self, windows: u32) {
+        // Zero means no limit.
+        self.words[WINDOWS_LEFT].store(windows.saturating_add(1), Relaxed);
+    }
+
+    /// Takes windows out of the limit. False when they do not fit: they stay on small pages, and are counted.
+    #[expect(clippy::cast_possible_truncation, reason = "an address space of 2^47 bytes has 2^26 windows")]
+    pub fn take_windows(&self, windows: usize) -> bool {
+        let windows = windows as u32;
+        let take = |left: u32| match left {
+            0 => Some(0),
+            left => left.checked_sub(windows).filter(|left| *left > 0),
+        };
+        let fits = self.words[WINDOWS_LEFT].fetch_update(Relaxed, Relaxed, take).is_ok();
+        if !fits {
+            self.words[KEPT_SMALL].fetch_add(windows, Relaxed);
+        }
+        fits
+    }
+
+    /// Windows that did not fit in the limit.
+    pub fn kept_small(&self) -> u32 {
+        self.words[KEPT_SMALL].load(Relaxed)
     }
 
     /// Marks that masu counts no more, so that no process waits for it. Switches can still be set.
@@ -469,6 +497,18 @@ mod tests {
         page.take_slot(42, Switches::new(true)).unwrap(); // fork
         LeftOut::ALL.iter().for_each(|why| page.count_left_out(*why));
         assert_eq!((page.programs(), page.processes()), (1, 2));
+    }
+
+    #[test]
+    fn windows_are_taken_up_to_the_limit_and_without_one_all_are() {
+        let words = words();
+        let page = StatusPage::new(&words).unwrap();
+        assert!(page.take_windows(1 << 26) && page.take_windows(1));
+        page.limit_windows(25);
+        assert!(!page.take_windows(101), "a mapping is reserved as a whole or not at all");
+        assert!(page.take_windows(20) && page.take_windows(5) && page.take_windows(0));
+        assert!(!page.take_windows(1));
+        assert_eq!(page.kept_small(), 102);
     }
 
     #[test]

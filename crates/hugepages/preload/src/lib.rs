@@ -321,7 +321,7 @@ fn advise_heap(before: usize, end: usize) {
 
 /// Asks for huge pages, and counts the windows reserved.
 fn advise(start: usize, bytes: usize, kind: Kind) {
-    if kernel::advise(start, bytes, libc::MADV_HUGEPAGE) {
+    if STATE.may_reserve(start, bytes) && kernel::advise(start, bytes, libc::MADV_HUGEPAGE) {
         STATE.count_reserved(kind, placement::whole_pages(start, bytes, Size::HUGE));
     }
 }

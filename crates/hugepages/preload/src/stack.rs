@@ -145,7 +145,7 @@ pub unsafe extern "C" fn begin(thread_start: *mut c_void) -> *mut c_void {
 }
 
 fn advise(start: usize, bytes: usize) {
-    if kernel::advise(start, bytes, libc::MADV_HUGEPAGE) {
+    if STATE.may_reserve(start, bytes) && kernel::advise(start, bytes, libc::MADV_HUGEPAGE) {
         STATE.count_reserved(Kind::Stack, placement::whole_pages(start, bytes, Size::HUGE));
     }
 }

@@ -6,7 +6,7 @@ use core::sync::atomic::{
 };
 
 use contract::image::LeftOut;
-use contract::placement::{Size, Sizes};
+use contract::placement::{self, Size, Sizes};
 use contract::status_page::{Kind, ProcessSlot, StatusPage, Switches, WORDS};
 
 use crate::kernel;
@@ -139,6 +139,12 @@ impl State {
     /// Slot of this process.
     pub fn slot(&self) -> Option<ProcessSlot<'static>> {
         self.status_page()?.slot(self.slot.load(Relaxed))
+    }
+
+    /// Whether the huge windows of a range fit in the limit of the run: the memory of its control group.
+    pub fn may_reserve(&self, start: usize, bytes: usize) -> bool {
+        let windows = placement::whole_pages(start, bytes, Size::HUGE);
+        self.status_page().is_none_or(|page| page.take_windows(windows))
     }
 
     /// Counts reserved windows.

@@ -37,6 +37,16 @@ fn the_limit_of_version_2_is_found_with_its_usage() {
 }
 
 #[test]
+fn kills_for_lack_of_memory_are_read_in_both_versions() {
+    let kernel = tree("0::/web\n", V2_MOUNT, &[("web/memory.events", "oom 3\noom_kill 2\noom_group_kill 0\n")]);
+    assert_eq!(oom_kills(&kernel, Pid(42)), Some(("sys/fs/cgroup/web".to_owned(), 2)));
+    let text = "oom_kill_disable 0\nunder_oom 0\noom_kill 7\n";
+    let kernel = tree("4:memory:/web\n", V1_MOUNT, &[("memory/web/memory.oom_control", text)]);
+    assert_eq!(oom_kills(&kernel, Pid(42)), Some(("sys/fs/cgroup/memory/web".to_owned(), 7)));
+    assert_eq!(oom_kills(&tree("0::/web\n", V2_MOUNT, &[]), Pid(42)), None);
+}
+
+#[test]
 fn the_path_of_a_process_is_that_in_the_hierarchy_of_the_memory_controller() {
     let of = |text: &str| path_of(&FakeKernel::new().file("proc/42/cgroup", text), Pid(42));
     assert_eq!(of("0::/web\n").unwrap(), Some("/web".into()));

@@ -16,7 +16,7 @@ use contract::status_page::{self, Code, ProcessSlot, Stage, StatusPage};
 use hugepages::trim::Trimmer;
 use hugepages::trim::policy::Settings as Trim;
 use linux::shared_memory::{self, SharedMemory};
-use linux::{Error, Pid, Untrusted, status};
+use linux::{Error, Pid, Untrusted, cgroup, status};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use units::Bytes;
 
@@ -78,6 +78,10 @@ pub struct Seen {
     pub left_out: BTreeMap<String, u64>,
     /// Processes that run on after the program, with their names: it has gone into the background.
     pub still_running: Vec<(Pid, Untrusted)>,
+    /// Windows that stayed on small pages: they did not fit in half of the headroom of masu's control group.
+    pub kept_small: u32,
+    /// Control groups of the programs, with the processes that the kernel has killed there for lack of memory meanwhile.
+    pub oom_kills: BTreeMap<String, u64>,
     /// The thread itself failed, and its counts are lost.
     pub lost: bool,
 }
@@ -191,6 +195,8 @@ fn watch(memory: &SharedMemory, wanted: Wanted, counts: &Shared, over: &AtomicBo
         all.insert(pid, Watched { ours: pid.open().ok(), ..Watched::new(wanted) });
     }
     let begun = Instant::now();
+    // Processes killed in each group when a program was first seen there; masu's own group is the first program's.
+    let mut kills: BTreeMap<String, u64> = cgroup::oom_kills(&*HOST, Pid::own()).into_iter().collect();
     while !over.load(Relaxed) {
         let doorbell = page.doorbell().load(Relaxed);
         for slot in page.slots_in_use() {
@@ -212,6 +218,9 @@ fn watch(memory: &SharedMemory, wanted: Wanted, counts: &Shared, over: &AtomicBo
         }
         let mut gone = Vec::new();
         for (pid, watched) in all.iter_mut().filter(|(_, watched)| watched.due <= Instant::now()) {
+            if let Some((group, before)) = cgroup::oom_kills(&*HOST, *pid) {
+                kills.entry(group).or_insert(before);
+            }
             let stays = match watched.presence(*pid, inode) {
                 Presence::Ours => {
                     // A process that exits waits for this thread.
@@ -253,7 +262,11 @@ fn watch(memory: &SharedMemory, wanted: Wanted, counts: &Shared, over: &AtomicBo
     let totals = page.totals();
     (seen.programs, seen.processes) = (page.programs().into(), page.processes().into());
     (seen.aligned, seen.reserved_ever, seen.code) = (totals.aligned, totals.reserved, totals.code);
-    seen.turned_away = page.refused();
+    (seen.turned_away, seen.kept_small) = (page.refused(), page.kept_small());
+    let since =
+        |(group, before): (String, u64)| Some((cgroup::oom_kills_in(&*HOST, &group)?.saturating_sub(before), group));
+    seen.oom_kills =
+        kills.into_iter().filter_map(since).filter(|of| of.0 > 0).map(|(killed, group)| (group, killed)).collect();
     let counted = LeftOut::ALL.iter().map(|why| (why.words().to_owned(), u64::from(page.left_out(*why))));
     seen.left_out = counted.filter(|(_, count)| *count > 0).collect();
     seen
