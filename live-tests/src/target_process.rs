@@ -291,7 +291,15 @@ impl TargetProcess {
     /// # Errors
     /// The kernel's refusal.
     pub fn move_away(&mut self, part: Part) -> Result<Mapping, TargetError> {
-        self.mapping_of(Order::Move { part })
+        self.mapping_of(Order::Move { part, pages_off: 0 })
+    }
+
+    /// The same, to an address that many pages behind the start of a window.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn move_off(&mut self, part: Part, pages_off: u64) -> Result<Mapping, TargetError> {
+        self.mapping_of(Order::Move { part, pages_off })
     }
 
     /// `madvise` of the part's range with one of the kernel's numbers, such as `libc::MADV_HUGEPAGE`.

@@ -4,13 +4,14 @@
 //! `PAGEMAP_SCAN` ioctl (Linux 6.7) or, before it, from frame numbers with `/proc/kpageflags`.
 
 use std::cell::OnceCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use linux::kpageflags::{FrameTable, is_one_huge_page};
 use linux::maps::Mapping;
 use linux::pagemap::{PageEntry, Pagemap};
 use linux::{Error, KernelFiles, Pid};
-use units::{AddressRange, PAGES_PER_WINDOW, Pages, Window, cast};
+use units::{Address, AddressRange, PAGES_PER_WINDOW, Pages, Window, cast};
 
 use crate::backend::Backend;
 use crate::frames::{self, WindowFrames};
@@ -129,8 +130,54 @@ impl Viewer {
     /// # Errors
     /// `Gone` when the address space ended.
     pub fn frames(&self, window: Window) -> Result<Option<WindowFrames>, Error> {
-        let table = self.frames.as_ref().or_else(|| self.table.get_or_init(|| FrameTable::open().ok()).as_ref());
-        table.map_or(Ok(None), |table| frames::read(&self.pagemap, table, window))
+        self.frame_table().map_or(Ok(None), |table| frames::read(&self.pagemap, table, window))
+    }
+
+    fn frame_table(&self) -> Option<&FrameTable> {
+        self.frames.as_ref().or_else(|| self.table.get_or_init(|| FrameTable::open().ok()).as_ref())
+    }
+
+    /// Frame of the first page of `window`; `None` without CAP_SYS_ADMIN, or if that page is not in memory.
+    ///
+    /// # Errors
+    /// `Gone` when the address space ended.
+    pub fn first_frame(&self, window: Window) -> Result<Option<u64>, Error> {
+        Ok(self.pagemap.entries(window.first_page())?.first().and_then(|entry| entry.frame()))
+    }
+
+    /// Whether `frame` is the first of a huge page now, whoever maps it. False without CAP_SYS_ADMIN.
+    pub fn is_huge_page(&self, frame: u64) -> bool {
+        let flags = self.frame_table().and_then(|table| table.flags_of(frame, PAGES_PER_WINDOW).ok());
+        flags.is_some_and(|flags| is_one_huge_page(&flags))
+    }
+
+    /// Addresses in `range` at which `frames` are mapped, by frame. Reads all entries: 8 bytes a page.
+    ///
+    /// # Errors
+    /// `Gone` when the address space ended.
+    pub fn find_frames(&self, range: AddressRange, frames: &BTreeSet<u64>) -> Result<BTreeMap<u64, Address>, Error> {
+        let mut found = BTreeMap::new();
+        self.pagemap.each(range, |address, entry| {
+            if let Some(frame) = entry.frame().filter(|frame| frames.contains(frame)) {
+                found.insert(frame, address);
+            }
+        })?;
+        Ok(found)
+    }
+
+    /// Pages of the program's own in memory in `range`, without the zero page. Before Linux 6.7 zero pages count.
+    ///
+    /// # Errors
+    /// `Gone` when the address space ended.
+    pub fn resident_in(&self, range: AddressRange) -> Result<Pages, Error> {
+        let runs = match self.pagemap.scan(range) {
+            Err(Error::Unsupported(_)) => {
+                let present = self.pagemap.entries(range)?.into_iter().filter(|entry| entry.is_present());
+                return Ok(Pages(present.count() as u64));
+            }
+            runs => runs?,
+        };
+        Ok(Pages(runs.iter().filter(|run| run.present && !run.zero).map(|run| run.range.pages().0).sum()))
     }
 
     /// Whether the process still has the address space of the opening. Not after exec.

@@ -336,7 +336,7 @@ pub fn promote_full(
     Ok(made)
 }
 
-fn gone(window: Window) -> Error {
+pub(crate) fn gone(window: Window) -> Error {
     Error::of_process("advise on", format!("window {window}"), Errno::SRCH)
 }
 

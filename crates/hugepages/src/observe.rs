@@ -15,6 +15,8 @@ use crate::policy::{Evidence, HugeView, Observation, Settings, WindowView, hot_p
 pub struct HugeWindow {
     /// State at its promotion by masu; `None` for a window that was huge already.
     pub before: Option<Before>,
+    /// First frame of its huge page, where masu promoted it and frames are visible.
+    pub frame: Option<u64>,
     /// Rounds without an access since it is huge.
     pub idle_rounds: u32,
     /// Its accessed bit was cleared with a flush at the end of the last round.

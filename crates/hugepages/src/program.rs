@@ -6,6 +6,7 @@
 mod lazily_freed;
 
 use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -20,7 +21,7 @@ use linux::smaps::{VmFlag, VmFlags};
 use linux::{Error, KernelFiles, Pid, cgroup, maps, smaps, status, thp_stats, vmstat};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use units::{AddressRange, Bytes, Pages, Window};
+use units::{Address, AddressRange, Bytes, Pages, Window};
 
 use crate::count;
 use crate::refusal::Traits;
@@ -97,6 +98,34 @@ pub trait Program {
     /// `Gone` when it ended.
     fn frames(&self, window: Window) -> Result<Option<WindowFrames>, Error> {
         let _ = window;
+        Ok(None)
+    }
+
+    /// First frame of a huge window; `None` where frames are hidden, or after an exec.
+    ///
+    /// # Errors
+    /// `Gone` when it ended.
+    fn first_frame(&self, window: Window) -> Result<Option<u64>, Error> {
+        let _ = window;
+        Ok(None)
+    }
+
+    /// Addresses of the huge pages with these first frames, by frame: of those that are huge pages still, and that the
+    /// program maps, by one entry or page by page. Empty where frames are hidden.
+    ///
+    /// # Errors
+    /// `Gone` when it ended.
+    fn find_huge_pages(&self, frames: &BTreeSet<u64>) -> Result<BTreeMap<u64, Address>, Error> {
+        let _ = frames;
+        Ok(BTreeMap::new())
+    }
+
+    /// Resident pages in a range, without the zero page; `None` after an exec.
+    ///
+    /// # Errors
+    /// `Gone` when it ended.
+    fn resident_in(&self, range: AddressRange) -> Result<Option<Pages>, Error> {
+        let _ = range;
         Ok(None)
     }
 
@@ -340,6 +369,36 @@ impl<F: KernelFiles> Program for RunningProgram<F> {
         match self.viewer.borrow().frames(window) {
             Err(error) if error.is_gone() && !self.has_ended() => Ok(None),
             frames => frames,
+        }
+    }
+
+    fn first_frame(&self, window: Window) -> Result<Option<u64>, Error> {
+        match self.viewer.borrow().first_frame(window) {
+            Err(error) if error.is_gone() && !self.has_ended() => Ok(None),
+            frame => frame,
+        }
+    }
+
+    fn find_huge_pages(&self, frames: &BTreeSet<u64>) -> Result<BTreeMap<u64, Address>, Error> {
+        let viewer = self.viewer.borrow();
+        let frames: BTreeSet<u64> = frames.iter().copied().filter(|frame| viewer.is_huge_page(*frame)).collect();
+        let mut found = BTreeMap::new();
+        if frames.is_empty() {
+            return Ok(found);
+        }
+        for mapping in self.mappings()?.iter().filter(|mapping| mapping.is_anonymous()) {
+            match viewer.find_frames(mapping.range, &frames) {
+                Err(error) if error.is_gone() && !self.has_ended() => break,
+                addresses => found.extend(addresses?),
+            }
+        }
+        Ok(found)
+    }
+
+    fn resident_in(&self, range: AddressRange) -> Result<Option<Pages>, Error> {
+        match self.viewer.borrow().resident_in(range) {
+            Err(error) if error.is_gone() && !self.has_ended() => Ok(None),
+            pages => pages.map(Some),
         }
     }
 

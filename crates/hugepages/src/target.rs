@@ -4,6 +4,8 @@ mod columns;
 mod extra;
 mod halt;
 mod huge;
+mod missing;
+mod moved;
 mod process;
 mod refusals;
 mod torn;
@@ -19,6 +21,7 @@ use units::{Bytes, Pages, Rate, Window};
 pub use self::columns::{Columns, Ends};
 use self::halt::Halt;
 use self::huge::HugeWindows;
+pub use self::missing::Missing;
 use self::process::{AddressSpace, Process};
 use self::refusals::Refusals;
 use crate::Refusal;
@@ -103,17 +106,6 @@ pub struct Target {
     served: BTreeSet<Window>,
     round: Round,
     halt: Halt,
-}
-
-/// Windows that should be huge and are not, at the moment.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Missing {
-    /// Windows that can be promoted now.
-    pub plan: Plan,
-    /// Hot windows that never were huge, beyond noise.
-    pub never: u64,
-    /// Windows that were huge and were split by others (a fork), beyond noise.
-    pub torn: u64,
 }
 
 impl Target {
@@ -250,52 +242,6 @@ impl Target {
         self.refusals.may_pass().any(|(_, why)| why == Refusal::Shared)
     }
 
-    /// Measures the windows that wait for a reason that may pass, and those of masu that others may have split. A
-    /// shared window is free for a promotion when its sharing has ended; other reasons are tried if `all`. The wait of
-    /// windows that others split soon (`policy::repeat`) does not count: the caller's time is bounded.
-    ///
-    /// # Errors
-    /// `Gone` when the process ended.
-    pub fn missing(&mut self, all: bool) -> Result<Missing, Error> {
-        let waiting: BTreeMap<Window, Refusal> = self.refusals.may_pass().collect();
-        let is_hot = |window: &Window| {
-            let view = self.windows().binary_search_by_key(window, |view| view.window).ok();
-            view.is_some_and(|at| policy::is_hot(&self.windows()[at], self.settings))
-        };
-        let split_by_others = self.huge.split_by_others().filter(is_hot);
-        let torn = self.huge.promoted().map(|(window, ..)| window).chain(split_by_others);
-        let all_windows: BTreeSet<Window> = waiting.keys().copied().chain(torn).collect();
-        let (mut missing, mut never, mut split) = (Missing::default(), 0_u64, 0_u64);
-        for window in all_windows {
-            let Some(state) = self.process.program().state(window)? else { return Ok(Missing::default()) };
-            if state.huge {
-                self.refusals.remove(window);
-                self.huge.record_found(window);
-                continue;
-            }
-            self.huge.record_state(window, state);
-            if self.served.contains(&window) {
-                split += 1
-            } else {
-                never += 1
-            }
-            let is_shared = waiting.get(&window).is_none_or(|why| *why == Refusal::Shared);
-            if state.shared > Pages(0) {
-                self.refusals.record(window, Refusal::Shared, self.round.number, self.process.program());
-            } else if is_shared || all {
-                let view = self.windows().binary_search_by_key(&window, |view| view.window).ok();
-                let (hot, walks) =
-                    view.map_or((Pages(0), Rate::ZERO), |at| (self.windows()[at].hot, self.windows()[at].walks));
-                let cost = policy::cost(state.resident);
-                missing.plan.promote.push(Promotion { window, cost, walks, hot, resident: state.resident });
-            }
-        }
-        let noise = policy::noise(self.windows().len() as u64, self.settings);
-        missing.never = if policy::is_noise(never, noise) { 0 } else { never };
-        missing.torn = if policy::is_noise(split, noise) { 0 } else { split };
-        Ok(missing)
-    }
-
     /// Results of other hot fractions, from the last observation.
     pub fn what_if(&self) -> [WhatIf; 4] {
         policy::what_if(&observe::before_promotion(self.windows(), self.huge.states()))
@@ -360,7 +306,12 @@ impl Target {
         self.scan.observed = observe::observe(self.source().map(), &mappings, self.huge.states(), self.settings);
         self.leave_out_lazily_freed()?;
         let views = &self.scan.observed.windows;
-        self.huge.update(views, self.process.program())?;
+        let moved = self.huge.update(views, self.process.program())?;
+        for (from, to) in moved {
+            if self.served.remove(&from) {
+                self.served.insert(to);
+            }
+        }
         self.refusals.update(views, self.settings);
         self.plan_again()
     }
@@ -470,7 +421,8 @@ impl Target {
                     false if cut_short => Observation::CutShort,
                     false => Observation::Whole,
                 };
-                self.huge.record_promotion(promotion, resident_before, observation);
+                let frame = self.process.program().first_frame(window).ok().flatten();
+                self.huge.record_promotion(promotion, resident_before, observation, frame);
                 self.refusals.remove(window);
                 self.totals.promoted += 1;
                 // A window that a fork split and that is huge again is no change: it would go on for ever.
@@ -577,6 +529,9 @@ impl Target {
     /// `Gone` when the process ended.
     pub fn demote(&mut self, window: Window) -> Result<(), Error> {
         let outcome = act::demote(self.process.program(), window)?;
+        if outcome == (Demoted::Already { resident: Pages(0) }) {
+            return Ok(()); // given back or moved: the next scan tells
+        }
         self.huge.record_split(window, outcome);
         if outcome == Demoted::No {
             let why = act::why_not_split(self.process.program(), window)?;

@@ -9,7 +9,7 @@ use hugepages::policy;
 use hugepages::report::Report;
 use hugepages::target::{Phase, Target};
 use linux::probe::HostFacts;
-use units::Pages;
+use units::{Bytes, Pages};
 
 use super::scripted_driver::{ScriptedDriver, generous, settings, target, target_with, use_parts};
 use super::{Outcome, huge_bytes, no_automatic_huge_pages};
@@ -22,6 +22,10 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     a_program_that_execs_starts_anew;
     a_program_that_exits_ends_the_run_and_is_reported;
     undo_splits_what_the_program_tore_after_the_last_look;
+    undo_returns_the_torn_parts_to_the_account_of_added_memory;
+    undo_splits_what_the_program_moved;
+    undo_splits_what_the_program_moved_to_where_it_cannot_be_huge;
+    a_window_that_the_program_moves_is_still_masus_and_still_paid_for;
     of_two_programs_the_one_that_stays_is_served;
     windows_that_a_fork_shares_wait_until_it_ended;
     a_refusal_that_lasts_is_reported_and_not_repeated;
@@ -106,6 +110,92 @@ fn undo_splits_what_the_program_tore_after_the_last_look(host: &Host) -> Outcome
     assert_eq!(huge_bytes(host, &process, heap)?, 0);
     process.check(heap.pages(0, 128), 7)?;
     process.check(heap.pages(1024, 1536), 7)?;
+    Ok(())
+}
+
+/// Three windows with 256 of 512 pages each, promoted by masu.
+fn half_empty(host: &Host, process: &mut TargetProcess) -> Result<(Mapping, Vec<Target>), libtest_mimic::Failed> {
+    let heap = process.map(Backing::Anonymous, 3)?;
+    process.write(heap.all().every(2), 7)?;
+    let mut targets = vec![target_with(host, process, generous())?];
+    let script = |_| use_parts(process, &[heap.all().every(2)]);
+    ScriptedDriver::new(script, |_| false).attach(&mut targets, settings(Until::Settled))?;
+    assert_eq!(targets[0].promoted_now(), 3);
+    assert_eq!(targets[0].extra_rss(), Pages(3 * 256).bytes());
+    Ok((heap, targets))
+}
+
+fn splits_return_memory(host: &Host) -> bool {
+    HostFacts::gather(host.files()).split_frees_zero_pages.is_yes()
+}
+
+/// The program gave back a part of each window; their splits leave nothing that masu added.
+fn undo_returns_the_torn_parts_to_the_account_of_added_memory(host: &Host) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let mut process = TargetProcess::start()?;
+    let (heap, mut targets) = half_empty(host, &mut process)?;
+    for window in 0..3 {
+        process.advise(heap.pages(window * 512 + 128, (window + 1) * 512), libc::MADV_DONTNEED)?;
+    }
+    assert!(targets[0].undo().is_empty());
+    assert_eq!(targets[0].torn(), (3, Pages(3 * 384).bytes()));
+    assert_eq!(targets[0].extra_rss(), Bytes(0));
+    Ok(())
+}
+
+/// After the last look: the huge pages are at other addresses.
+fn undo_splits_what_the_program_moved(host: &Host) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let mut process = TargetProcess::start()?;
+    let (heap, mut targets) = half_empty(host, &mut process)?;
+    let heap = process.move_away(heap.all())?;
+    assert_eq!(huge_bytes(host, &process, heap)?, 3 * HUGE);
+    assert!(targets[0].undo().is_empty());
+    assert_eq!(huge_bytes(host, &process, heap)?, 0);
+    assert_eq!((targets[0].totals.demoted, targets[0].ends().unmapped), (3, 0));
+    if splits_return_memory(host) {
+        assert_eq!((targets[0].totals.returned, targets[0].extra_rss()), (Pages(3 * 256).bytes(), Bytes(0)));
+    }
+    process.check(heap.all().every(2), 7)?;
+    Ok(())
+}
+
+/// One page behind the start of a window: the kernel maps the huge pages page by page, and keeps them whole.
+fn undo_splits_what_the_program_moved_to_where_it_cannot_be_huge(host: &Host) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let mut process = TargetProcess::start()?;
+    let (heap, mut targets) = half_empty(host, &mut process)?;
+    let heap = process.move_off(heap.all(), 1)?;
+    targets[0].begin_round()?;
+    targets[0].scan()?;
+    assert_eq!(targets[0].extra_rss(), Pages(3 * 256).bytes(), "the memory is in use");
+    assert_eq!((targets[0].ends().split_by_others, targets[0].ends().unmapped), (3, 0));
+    assert!(targets[0].undo().is_empty());
+    if splits_return_memory(host) {
+        assert_eq!((targets[0].totals.returned, targets[0].extra_rss()), (Pages(3 * 256).bytes(), Bytes(0)));
+    }
+    process.check(heap.all().every(2), 7)?;
+    Ok(())
+}
+
+/// Its memory counts against the budget at its new address, until the program gives it back.
+fn a_window_that_the_program_moves_is_still_masus_and_still_paid_for(host: &Host) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let mut process = TargetProcess::start()?;
+    let (mut heap, mut targets) = half_empty(host, &mut process)?;
+    for _ in 0..2 {
+        heap = process.move_away(heap.all())?;
+        targets[0].begin_round()?;
+        targets[0].scan()?;
+        assert_eq!((targets[0].promoted_now(), targets[0].ends().sum()), (3, 0));
+        assert_eq!(targets[0].extra_rss(), Pages(3 * 256).bytes());
+        assert!(heap.windows().into_iter().all(|window| targets[0].was_served(window)));
+    }
+    process.unmap(heap.all())?;
+    targets[0].begin_round()?;
+    targets[0].scan()?;
+    assert_eq!((targets[0].promoted_now(), targets[0].ends().unmapped), (0, 3));
+    assert_eq!(targets[0].extra_rss(), Bytes(0));
     Ok(())
 }
 

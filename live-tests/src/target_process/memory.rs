@@ -57,9 +57,9 @@ pub(super) fn map_at(start: u64, windows: u64) -> Result<(u64, u64), Errno> {
 }
 
 /// Moves a mapping, or a part of one, to another place with its pages. Start and end there.
-pub(super) fn move_away(part: Part) -> Result<(u64, u64), Errno> {
+pub(super) fn move_away(part: Part, pages_off: u64) -> Result<(u64, u64), Errno> {
     let bytes = part.end - part.start;
-    let place = reserve(bytes)?;
+    let place = reserve(bytes)? + pages_off * PAGE;
     let flags = MremapFlags::MAYMOVE;
     // SAFETY: the old place is a mapping of the target process's that nothing here refers to; the new one was reserved
     // just now.

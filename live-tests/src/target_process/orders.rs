@@ -70,7 +70,7 @@ pub(crate) enum Order {
     Check { part: Part, seed: u64 },
     Protect { part: Part, protection: Protection },
     Unmap { part: Part },
-    Move { part: Part },
+    Move { part: Part, pages_off: u64 },
     Advise { part: Part, advice: i32 },
     Lock { part: Part },
     Unlock { part: Part },

@@ -64,7 +64,7 @@ impl Served {
         match order {
             Order::Map { backing, windows } => return memory::map(backing, windows).map(at),
             Order::MapAt { start, windows } => return memory::map_at(start, windows).map(at),
-            Order::Move { part } => return memory::move_away(part).map(at),
+            Order::Move { part, pages_off } => return memory::move_away(part, pages_off).map(at),
             Order::Check { part, seed } => return Ok(memory::check(part, seed)),
             Order::Write { part, seed } => memory::write(part, seed),
             Order::WriteByte { part, at } => memory::write_byte(part, at),

@@ -205,8 +205,9 @@ impl Loop<'_> {
         }
     }
 
-    /// Splits what the program tore itself. It waits for none of these windows.
+    /// Splits what the program tore or moved itself. It waits for none of these windows.
     fn split_torn(&mut self, index: usize) {
+        self.with(index, |target| target.split_moved(false));
         let mut windows = Vec::new();
         self.with(index, |target| {
             windows = target.maybe_torn();

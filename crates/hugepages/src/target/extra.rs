@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use linux::Error;
-use units::{Bytes, Pages, Window};
+use units::{Address, Bytes, PAGES_PER_WINDOW, Pages, Window};
 
+use super::moved::pages_from;
 use crate::program::Program;
 
 /// A window that was split, by masu or by others, and keeps pages that were not resident before its promotion.
@@ -14,11 +15,24 @@ struct Leftover {
     now: Pages,
 }
 
+/// A huge page of masu's that the program moved to an address that is no multiple of 2 MiB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MovedPage {
+    pub frame: u64,
+    pub first: Address,
+    /// Pages resident before its promotion, and now.
+    before: Pages,
+    now: Pages,
+    is_tried: bool,
+}
+
 /// Memory added by promotion.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExtraMemory {
     leftovers: BTreeMap<Window, Leftover>,
-    /// Sum over huge windows and leftovers, kept incrementally: a program may have a million windows.
+    /// By first address.
+    moved: BTreeMap<Address, MovedPage>,
+    /// Sum over huge windows, leftovers and moved pages, kept incrementally: a program may have a million windows.
     total: Bytes,
 }
 
@@ -31,7 +45,8 @@ impl ExtraMemory {
     /// Sums up anew; `in_huge_windows` is the memory added in windows that are huge.
     pub fn sum_up(&mut self, in_huge_windows: Bytes) {
         let left = self.leftovers.values().map(|left| left.now.bytes().saturating_sub(left.before.bytes()));
-        self.total = left.fold(in_huge_windows, |sum, left| sum + left);
+        let moved = self.moved.values().map(|page| page.now.bytes().saturating_sub(page.before.bytes()));
+        self.total = left.chain(moved).fold(in_huge_windows, |sum, left| sum + left);
     }
 
     /// Adds the cost of a promotion.
@@ -59,11 +74,60 @@ impl ExtraMemory {
         self.leftovers.remove(&window).map(|left| left.before)
     }
 
-    /// Measures all leftovers again.
+    /// Records a huge page with `before` resident pages before its promotion, whose pages lie from `first` on now.
+    pub fn record_moved(&mut self, frame: u64, first: Address, before: Pages) {
+        let page = MovedPage { frame, first, before, now: Pages(PAGES_PER_WINDOW as u64), is_tried: false };
+        self.moved.insert(first, page);
+    }
+
+    /// Moved pages that have memory to return; `again`: also those that were tried.
+    pub fn moved_to_split(&self, again: bool) -> Vec<MovedPage> {
+        self.moved.values().filter(|page| again || !page.is_tried).copied().collect()
+    }
+
+    /// Measures a moved page that was advised to split. One without added memory is forgotten.
+    ///
+    /// # Errors
+    /// `Gone` when the process ended.
+    pub fn measure_moved(&mut self, first: Address, program: &dyn Program) -> Result<(), Error> {
+        let Some((page, range)) = self.moved.get_mut(&first).zip(pages_from(first)) else { return Ok(()) };
+        page.is_tried = true;
+        page.now = program.resident_in(range)?.unwrap_or_default();
+        if page.now <= page.before {
+            self.moved.remove(&first);
+        }
+        Ok(())
+    }
+
+    /// Measures the moved pages again. A page that is not at its address may have been moved again.
+    fn measure_all_moved(&mut self, program: &dyn Program) -> Result<(), Error> {
+        let mut empty = BTreeMap::new();
+        for (first, mut page) in std::mem::take(&mut self.moved) {
+            let now = pages_from(first).map_or(Ok(None), |range| program.resident_in(range))?.unwrap_or_default();
+            page.now = now;
+            if now == Pages(0) {
+                empty.insert(page.frame, page);
+            } else if now > page.before {
+                self.moved.insert(first, page);
+            }
+        }
+        if empty.is_empty() {
+            return Ok(());
+        }
+        for (frame, first) in program.find_huge_pages(&empty.keys().copied().collect())? {
+            if let Some(page) = empty.get(&frame) {
+                self.record_moved(frame, first, page.before);
+            }
+        }
+        Ok(())
+    }
+
+    /// Measures all leftovers and moved pages again.
     ///
     /// # Errors
     /// `Gone` when the process ended.
     pub fn measure(&mut self, program: &dyn Program) -> Result<(), Error> {
+        self.measure_all_moved(program)?;
         self.leftovers
             .keys()
             .copied()

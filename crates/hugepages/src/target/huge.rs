@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use access::residency::WindowState;
 use linux::Error;
-use units::{Bytes, PAGES_PER_WINDOW, Pages, Rate, Window};
+use units::{Address, Bytes, PAGES_PER_WINDOW, Pages, Rate, Window};
 
 use super::columns::Ends;
-use super::extra::ExtraMemory;
+use super::extra::{ExtraMemory, MovedPage};
+use super::moved::{self, Lost, Place};
 use crate::Refusal;
 use crate::act::{self, Demoted};
 use crate::observe::{Before, HugeWindow};
@@ -167,6 +168,11 @@ impl HugeWindows {
     /// `Gone` when the process ended.
     pub fn measure_extra(&mut self, program: &dyn Program) -> Result<(), Error> {
         self.extra.measure(program)?;
+        for (window, huge) in &mut self.windows {
+            // The kernel moves huge pages, too: to other frames (migration).
+            let now = if huge.frame.is_some() { program.first_frame(*window)? } else { None };
+            huge.frame = now.filter(|frame| frame.is_multiple_of(PAGES_PER_WINDOW as u64)).or(huge.frame);
+        }
         self.sum_up();
         Ok(())
     }
@@ -181,25 +187,45 @@ impl HugeWindows {
         Ok(())
     }
 
+    /// Moved huge pages with memory to return ([`ExtraMemory::moved_to_split`]).
+    pub fn moved_to_split(&self, again: bool) -> Vec<MovedPage> {
+        self.extra.moved_to_split(again)
+    }
+
+    /// Measures a moved huge page that was advised to split.
+    ///
+    /// # Errors
+    /// `Gone` when the process ended.
+    pub fn measure_moved(&mut self, first: Address, program: &dyn Program) -> Result<(), Error> {
+        self.extra.measure_moved(first, program)?;
+        self.sum_up();
+        Ok(())
+    }
+
     fn sum_up(&mut self) {
         let costs = self.promoted().map(|(_, before, _)| policy::cost(before.resident));
         self.extra.sum_up(costs.sum());
     }
 
     /// Keeps the windows that a scan shows huge. A window of masu's that the scan does not show is measured, since a
-    /// scan is a hint: the window may be inaccessible for the moment, or on its way to another place in memory.
+    /// scan is a hint: the window may be inaccessible for the moment, or on its way to another place in memory. Returns
+    /// the windows that the program moved, with their old places first.
     ///
     /// # Errors
     /// `Gone` when the process ended.
-    pub fn update(&mut self, views: &[WindowView], program: &dyn Program) -> Result<(), Error> {
+    pub fn update(&mut self, views: &[WindowView], program: &dyn Program) -> Result<Vec<(Window, Window)>, Error> {
         let mut known = std::mem::take(&mut self.windows);
         if self.repeats.len() > views.len() {
             self.repeats.retain(|window, _| views.binary_search_by_key(window, |view| view.window).is_ok());
         }
+        let (mut new, mut lost) = (Vec::new(), Vec::new());
         for view in views.iter().filter(|view| view.huge.is_some()) {
-            // khugepaged or the program made a window huge again that masu had split: masu does not work against them.
-            let new = HugeWindow { left_alone: self.splits.contains_key(&view.window), ..HugeWindow::default() };
-            self.windows.insert(view.window, known.remove(&view.window).unwrap_or(new));
+            let huge = known.remove(&view.window).unwrap_or_else(|| {
+                new.push(view.window);
+                // khugepaged or the program made a window huge again that masu had split: masu does not work against them.
+                HugeWindow { left_alone: self.splits.contains_key(&view.window), ..HugeWindow::default() }
+            });
+            self.windows.insert(view.window, huge);
             self.extra.remove_leftover(view.window);
         }
         for (window, huge) in known {
@@ -207,23 +233,61 @@ impl HugeWindows {
             let state = program.state(window)?.unwrap_or_default();
             if state.huge {
                 self.windows.insert(window, huge);
+            } else if moved::may_be_elsewhere(program, window, state, huge.frame)? {
+                lost.push(Lost { window, huge, before, state });
             } else {
                 self.record_end(window, before, state);
             }
         }
+        let moved = self.find_moved(&lost, &new, program)?;
         self.sum_up();
-        Ok(())
+        Ok(moved)
     }
 
-    /// Records a promotion that found `resident` pages in the window.
-    pub fn record_promotion(&mut self, promotion: &Promotion, resident: Pages, observation: Observation) {
+    /// Finds the lost windows at their new places, and records the end of the others.
+    fn find_moved(
+        &mut self,
+        lost: &[Lost],
+        new: &[Window],
+        program: &dyn Program,
+    ) -> Result<Vec<(Window, Window)>, Error> {
+        let mut moved = Vec::new();
+        for (one, place) in lost.iter().zip(moved::places(lost, new, program)?) {
+            match place {
+                Place::Window(to) => {
+                    self.windows.insert(to, one.huge);
+                    self.extra.remove_leftover(to);
+                    if let Some(repeats) = self.repeats.remove(&one.window) {
+                        self.repeats.insert(to, repeats);
+                    }
+                    moved.push((one.window, to));
+                }
+                Place::Pages { frame, first } => {
+                    self.ends.split_by_others += 1;
+                    self.repeats.remove(&one.window);
+                    self.extra.record_moved(frame, first, one.before.resident);
+                }
+                Place::Nowhere => self.record_end(one.window, one.before, one.state),
+            }
+        }
+        Ok(moved)
+    }
+
+    /// Records a promotion that found `resident` pages in the window; its huge page begins at `frame`.
+    pub fn record_promotion(
+        &mut self,
+        promotion: &Promotion,
+        resident: Pages,
+        observation: Observation,
+        frame: Option<u64>,
+    ) {
         let window = promotion.window;
         self.extra.add(policy::cost(resident));
         // Memory that an earlier promotion left there is not the program's own, nor are pages that it gave back since.
         let resident = self.extra.remove_leftover(window).map_or(resident, |before| before.min(resident));
         let before = Before { hot: promotion.hot, resident, walks: promotion.walks, observation };
         let times_split = self.splits.get(&window).copied().unwrap_or(0);
-        let huge = HugeWindow { before: Some(before), times_split, ..HugeWindow::default() };
+        let huge = HugeWindow { before: Some(before), frame, times_split, ..HugeWindow::default() };
         let earlier = self.windows.insert(window, huge).and_then(|huge| huge.before);
         let repeats = self.repeats.entry(window).or_default();
         if earlier.is_some() {
