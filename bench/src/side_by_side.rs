@@ -179,6 +179,8 @@ mod tests {
             aligned_mappings: 0,
             torn_left_windows: 0,
             torn_left_bytes: Bytes(0),
+            shared_left_windows: 0,
+            shared_left_bytes: Bytes(0),
             promoted_windows: 0,
             promoted_still_huge_windows: 0,
             promoted_uncounted_windows: 0,
