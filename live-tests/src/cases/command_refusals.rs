@@ -20,7 +20,7 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     a_thread_of_a_program;
     a_program_that_has_ended_but_was_not_waited_for;
     somebody_elses_program_and_no_privilege [Root];
-    a_user_namespaces_own_root_has_no_right_over_the_host [Root];
+    a_user_namespaces_own_root_has_no_right_over_the_host [Root, Shell];
     a_32_bit_program [Root, Programs32];
     a_program_that_forbids_huge_pages [Root];
     a_program_that_another_masu_is_attached_to [Root, PageTableWalk];
