@@ -20,6 +20,7 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     command requires [Root, MasuCommand, PageTableWalk];
     attach_promotes_and_reports_in_the_promised_words [RemoteCollapse, HugePageModes];
     undo_leaves_no_huge_window [RemoteCollapse, RemoteAdvice, HugePageModes];
+    undo_splits_what_the_program_moved [RemoteCollapse, RemoteAdvice, HugePageModes];
     a_dry_run_touches_nothing [RemoteCollapse, HugePageModes];
     pages_reports_in_the_promised_words [HugePageModes];
     idle_locked_memory_is_named_and_attach_ends [RemoteCollapse, HugePageModes];
@@ -264,6 +265,34 @@ fn undo_leaves_no_huge_window(host: &Host) -> Outcome {
     adds_up(&report)?;
     assert_eq!(huge_bytes(host, &process, heap)?, 0);
     check(&mut process, heap)
+}
+
+/// masu holds no CAP_SYS_ADMIN where the kernel has `PAGEMAP_SCAN`, and sees no frames: windows that became huge at
+/// other addresses are the moved ones.
+fn undo_splits_what_the_program_moved(host: &Host) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let mut process = TargetProcess::start()?;
+    let mut heap = process.map(Backing::Anonymous, 3)?;
+    process.write(heap.all().every(2), 7)?;
+    let pid = process.pid().to_string();
+    let masu = start(&["attach", &pid, "--max-extra-rss", "100%", "--undo", "--json"])?;
+    let deadline = Instant::now() + TIME_LIMIT;
+    while huge_bytes(host, &process, heap)? < 3 * HUGE {
+        assert!(Instant::now() < deadline, "nothing became huge in time");
+        use_parts(&mut process, &[heap.all().every(2)])?;
+    }
+    std::thread::sleep(Duration::from_millis(500)); // masu measures after it promoted
+    heap = process.move_away(heap.all())?;
+    masu.signal(Signal::INT)?;
+    let said = masu.said()?;
+    assert_eq!((said.code(), said.err.as_str()), (0, ""));
+    let report: Value = serde_json::from_str(&said.out)?;
+    assert_eq!((&report["windows_promoted"], &report["windows_demoted"]), (&3.into(), &3.into()), "{report}");
+    assert_eq!(report["windows_unmapped"], 0, "{report}");
+    adds_up(&report)?;
+    assert_eq!(huge_bytes(host, &process, heap)?, 0);
+    process.check(heap.all().every(2), 7)?;
+    Ok(())
 }
 
 /// The plan, and nothing else.
