@@ -138,19 +138,18 @@ impl<'a> StatusPage<'a> {
         self.words[WINDOWS_LEFT].store(windows.saturating_add(1), Relaxed);
     }
 
-    /// Takes windows out of the limit. False when they do not fit: they stay on small pages, and are counted.
+    /// Takes windows out of the limit, and returns the number that fits. The others stay on small pages, and are counted.
     #[expect(clippy::cast_possible_truncation, reason = "an address space of 2^47 bytes has 2^26 windows")]
-    pub fn take_windows(&self, windows: usize) -> bool {
-        let windows = windows as u32;
-        let take = |left: u32| match left {
-            0 => Some(0),
-            left => left.checked_sub(windows).filter(|left| *left > 0),
-        };
-        let fits = self.words[WINDOWS_LEFT].fetch_update(Relaxed, Relaxed, take).is_ok();
-        if !fits {
-            self.words[KEPT_SMALL].fetch_add(windows, Relaxed);
+    pub fn take_windows(&self, windows: usize) -> usize {
+        let wanted = windows as u32;
+        let fitting = |left: u32| if left == 0 { wanted } else { wanted.min(left - 1) };
+        let take = |left: u32| if left == 0 { None } else { Some(left - fitting(left)) };
+        let before = self.words[WINDOWS_LEFT].fetch_update(Relaxed, Relaxed, take);
+        let taken = fitting(before.unwrap_or(0));
+        if taken < wanted {
+            self.words[KEPT_SMALL].fetch_add(wanted - taken, Relaxed);
         }
-        fits
+        taken as usize
     }
 
     /// Windows that did not fit in the limit.
@@ -503,12 +502,14 @@ mod tests {
     fn windows_are_taken_up_to_the_limit_and_without_one_all_are() {
         let words = words();
         let page = StatusPage::new(&words).unwrap();
-        assert!(page.take_windows(1 << 26) && page.take_windows(1));
+        assert_eq!([1 << 26, 1].map(|windows| page.take_windows(windows)), [1 << 26, 1]);
         page.limit_windows(25);
-        assert!(!page.take_windows(101), "a mapping is reserved as a whole or not at all");
-        assert!(page.take_windows(20) && page.take_windows(5) && page.take_windows(0));
-        assert!(!page.take_windows(1));
-        assert_eq!(page.kept_small(), 102);
+        assert_eq!([20, 0, 101, 1].map(|windows| page.take_windows(windows)), [20, 0, 5, 0]);
+        assert_eq!(page.kept_small(), 97);
+        page.limit_windows(3);
+        assert_eq!([2, 2].map(|windows| page.take_windows(windows)), [2, 1]);
+        page.limit_windows(0);
+        assert_eq!(page.take_windows(1), 0);
     }
 
     #[test]

@@ -171,9 +171,8 @@ unsafe fn copy_bytes(from: usize, to: usize, bytes: usize) {
 }
 
 fn advise_and_count(start: usize, bytes: usize, kind: Kind) {
-    let is_large = STATE.sizes().largest_within(bytes).is_some();
-    if is_large && STATE.may_reserve(start, bytes) && kernel::advise(start, bytes, libc::MADV_HUGEPAGE) {
-        STATE.count_reserved(kind, placement::whole_pages(start, bytes, Size::HUGE));
+    if STATE.sizes().largest_within(bytes).is_some() {
+        STATE.advise(start, bytes, kind);
     }
 }
 

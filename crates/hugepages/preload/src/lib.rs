@@ -98,7 +98,7 @@ pub unsafe extern "C" fn mmap(
         },
     };
     kernel::keeping_errno(|| {
-        advise(at, bytes, Kind::Mmap);
+        STATE.advise(at, bytes, Kind::Mmap);
         if populate {
             let write = protection & libc::PROT_WRITE != 0;
             kernel::advise(at, bytes, if write { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ });
@@ -175,7 +175,7 @@ pub unsafe extern "C" fn mremap(
     if let Some(at) = mapped(answer).filter(|_| grows && began_small) {
         // Other than private memory is hardly affected: the kernel keeps the advice, and gives huge pages there by
         // other rules.
-        kernel::keeping_errno(|| advise(at, bytes, Kind::Mmap));
+        kernel::keeping_errno(|| STATE.advise(at, bytes, Kind::Mmap));
     }
     pointer(answer)
 }
@@ -316,12 +316,5 @@ fn advise_heap(before: usize, end: usize) {
         return;
     }
     let start = before & !(Size::SMALL.bytes() - 1);
-    kernel::keeping_errno(|| advise(start, end.next_multiple_of(Size::SMALL.bytes()) - start, Kind::Heap));
-}
-
-/// Asks for huge pages, and counts the windows reserved.
-fn advise(start: usize, bytes: usize, kind: Kind) {
-    if STATE.may_reserve(start, bytes) && kernel::advise(start, bytes, libc::MADV_HUGEPAGE) {
-        STATE.count_reserved(kind, placement::whole_pages(start, bytes, Size::HUGE));
-    }
+    kernel::keeping_errno(|| STATE.advise(start, end.next_multiple_of(Size::SMALL.bytes()) - start, Kind::Heap));
 }

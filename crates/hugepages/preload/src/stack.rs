@@ -37,7 +37,7 @@ pub fn advise_main(top: usize) {
     // The kernel is made to read there, which extends the stack, or fails on unmapped memory.
     if lowest < here && is_free_below(lowest, here) && kernel::can_read(lowest) {
         let used_from = here & !(page - 1);
-        advise(lowest, used_from - lowest);
+        STATE.advise(lowest, used_from - lowest, Kind::Stack);
     }
 }
 
@@ -135,19 +135,13 @@ pub unsafe extern "C" fn begin(thread_start: *mut c_void) -> *mut c_void {
     if let Some(start) = top.checked_sub(bytes).filter(|start| (*start..top).contains(&here)) {
         // Whole windows only: the rest could not be huge, and need not be split from its neighbours.
         if let Some((first, whole)) = placement::whole_part(start, here - start, Size::HUGE) {
-            kernel::keeping_errno(|| advise(first, whole));
+            kernel::keeping_errno(|| STATE.advise(first, whole, Kind::Stack));
         }
     }
     // SAFETY: stored by `thread_start` from a function of this type.
     let function: Function = unsafe { core::mem::transmute(function) };
     // SAFETY: the contract of pthread_create's caller.
     unsafe { function(argument) }
-}
-
-fn advise(start: usize, bytes: usize) {
-    if STATE.may_reserve(start, bytes) && kernel::advise(start, bytes, libc::MADV_HUGEPAGE) {
-        STATE.count_reserved(Kind::Stack, placement::whole_pages(start, bytes, Size::HUGE));
-    }
 }
 
 /// The limit of the stack; `None` for none.

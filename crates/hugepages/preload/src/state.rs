@@ -141,10 +141,19 @@ impl State {
         self.status_page()?.slot(self.slot.load(Relaxed))
     }
 
-    /// Whether the huge windows of a range fit in the limit of the run: the memory of its control group.
-    pub fn may_reserve(&self, start: usize, bytes: usize) -> bool {
-        let windows = placement::whole_pages(start, bytes, Size::HUGE);
-        self.status_page().is_none_or(|page| page.take_windows(windows))
+    /// Asks for huge pages, as far as the range's windows fit in the limit of the run (the memory of its control group),
+    /// and counts the windows reserved.
+    pub fn advise(&self, start: usize, bytes: usize, kind: Kind) {
+        let wanted = placement::whole_pages(start, bytes, Size::HUGE);
+        let fitting = self.status_page().map_or(wanted, |page| page.take_windows(wanted));
+        let bytes = match fitting {
+            all if all == wanted => bytes,
+            0 => return,
+            some => start.next_multiple_of(Size::HUGE.bytes()) + some * Size::HUGE.bytes() - start,
+        };
+        if kernel::advise(start, bytes, libc::MADV_HUGEPAGE) {
+            self.count_reserved(kind, fitting);
+        }
     }
 
     /// Counts reserved windows.

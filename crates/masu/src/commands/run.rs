@@ -15,9 +15,9 @@ use std::time::Duration;
 
 use contract::image::LeftOut;
 use contract::settings::{PRELOAD, Settings};
-use contract::status_page::{Code, StatusPage};
+use contract::status_page::Code;
 use hugepages::trim;
-use linux::{Pid, capabilities, cgroup, memory_limit, thp};
+use linux::{capabilities, memory_limit, thp};
 
 use crate::args::{Huge, RunTask};
 use crate::failure::Failure;
@@ -32,8 +32,6 @@ use counts::{Counts, Shared};
 use hot::Hot;
 use report::{Report, StillRunning};
 use rustix::io::Errno;
-use units::PageSize;
-use units::cast::saturated;
 use watch::{Seen, Wanted, Watch};
 
 /// Files that masu opens at most to start a program, by trial.
@@ -101,9 +99,6 @@ fn started(task: &RunTask, relay: Relay) -> Result<ExitCode, NotStarted> {
     let mut changes = environment::without_ours(|name| std::env::var_os(name));
     if let (Huge::Touch, Some(memory)) = (served.how, &memory) {
         let status_page = memory.path();
-        if let (Some(windows), Some(page)) = (windows_within_limit(), StatusPage::of(memory.words())) {
-            page.limit_windows(windows);
-        }
         let sizes =
             host.as_ref().map_or(Ok(contract::placement::Sizes::NONE), |host| sizes::choose(&task.sizes, host))?;
         let settings = Settings {
@@ -251,13 +246,6 @@ fn serve_how(
         }
     }
     Ok(served)
-}
-
-/// Windows that the programs may reserve where a control group limits memory: half of its headroom. A window that is
-/// huge from its first touch is charged at once, and one with little used memory is not split before some seconds.
-fn windows_within_limit() -> Option<u32> {
-    let headroom = cgroup::memory(&*HOST, Pid::own()).ok().flatten()?.headroom()?;
-    Some(saturated(headroom.0 / 2 / PageSize::Huge.bytes().0))
 }
 
 /// Whether a program of masu's user can open masu's status page. The kernel hides the files of a masu with file

@@ -18,7 +18,8 @@ use hugepages::trim::policy::Settings as Trim;
 use linux::shared_memory::{self, SharedMemory};
 use linux::{Error, Pid, Untrusted, cgroup, status};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use units::Bytes;
+use units::cast::saturated;
+use units::{Bytes, PageSize};
 
 use super::counts::Shared;
 use crate::HOST;
@@ -29,6 +30,9 @@ const FIRST_SCAN: Duration = Duration::from_secs(1);
 
 /// The same to its first count for a report: memory may be in use for less than a second.
 const FIRST_COUNT: Duration = Duration::from_millis(100);
+
+/// Interval at which the limit on reserved windows follows the headroom of masu's control group.
+const LIMIT_EVERY: Duration = Duration::from_secs(1);
 
 /// Longest interval between scans for a report.
 const SCAN_EVERY_MAX: Duration = Duration::from_secs(10);
@@ -97,8 +101,18 @@ pub struct Watch {
 /// Makes a status page for the programs of this run.
 pub fn new_status_page() -> Result<SharedMemory, Errno> {
     let memory = SharedMemory::create(status_page::NAME, Bytes::kib(status_page::BYTES as u64 / 1024))?;
-    StatusPage::new(memory.words()).ok_or(Errno::INVAL)?;
+    limit_windows(&StatusPage::new(memory.words()).ok_or(Errno::INVAL)?);
     Ok(memory)
+}
+
+/// Limits the windows that the programs may reserve where a control group limits memory: to half of its headroom now. A
+/// window that is huge from its first touch is charged at once, and one with little used memory is not split before some
+/// seconds.
+fn limit_windows(page: &StatusPage<'_>) {
+    let headroom = cgroup::memory(&*HOST, Pid::own()).ok().flatten().and_then(|group| group.headroom());
+    if let Some(headroom) = headroom {
+        page.limit_windows(saturated(headroom.0 / 2 / PageSize::Huge.bytes().0));
+    }
 }
 
 impl Watch {
@@ -197,7 +211,12 @@ fn watch(memory: &SharedMemory, wanted: Wanted, counts: &Shared, over: &AtomicBo
     let begun = Instant::now();
     // Processes killed in each group when a program was first seen there; masu's own group is the first program's.
     let mut kills: BTreeMap<String, u64> = cgroup::oom_kills(&*HOST, Pid::own()).into_iter().collect();
+    let mut limited = begun;
     while !over.load(Relaxed) {
+        if limited.elapsed() >= LIMIT_EVERY {
+            limited = Instant::now();
+            limit_windows(&page);
+        }
         let doorbell = page.doorbell().load(Relaxed);
         for slot in page.slots_in_use() {
             let Some(pid) = pid_of(slot) else { continue };
