@@ -74,12 +74,25 @@ impl Viewer {
     /// # Errors
     /// `Gone` when the address space ended.
     pub fn window(&self, window: Window) -> Result<WindowState, Error> {
-        let entries = self.pagemap.entries(window.range())?;
+        self.window_in(window, window.range())
+    }
+
+    /// Contents now of the part of `window` that lies in `range`, such as a mapping.
+    ///
+    /// # Errors
+    /// `Gone` when the address space ended.
+    pub fn window_in(&self, window: Window, range: AddressRange) -> Result<WindowState, Error> {
+        let Some(part) = range.intersection(window.range()) else { return Ok(WindowState::default()) };
+        let mut entries = self.pagemap.entries(window.range())?;
+        let first = part.start().page_in_window();
+        let inside = first..first + cast::index(part.pages().0);
+        let outside = entries.iter_mut().enumerate().filter(|(page, _)| !inside.contains(page));
+        outside.for_each(|(_, entry)| *entry = PageEntry(0));
         match &self.frames {
             None => {
                 let mut zero = PageSet::EMPTY;
                 let mut huge_pages = 0;
-                for run in self.pagemap.scan(window.range())? {
+                for run in self.pagemap.scan(part)? {
                     let pages = cast::index(run.range.pages().0);
                     huge_pages += if run.huge { pages } else { 0 };
                     if run.zero {

@@ -355,7 +355,7 @@ fn windows_of(pagemap: &Pagemap, pid: Pid, mapping: &Mapping) -> Result<BTreeMap
             // Before Linux 6.7.
             let viewer = Viewer::by_frames(pid)?;
             for window in mapping.range.touched_windows() {
-                let state = viewer.window(window)?;
+                let state = viewer.window_in(window, mapping.range)?;
                 let huge = if state.huge { PAGES_PER_WINDOW as u64 } else { 0 };
                 let contents = Contents { resident: state.resident.0, swapped: state.swapped.0, huge };
                 if contents.is_touched() {

@@ -1,6 +1,7 @@
 //! Contents of a window, by the scan and by frame numbers: both must say the same, and the truth.
 
 use access::residency::{Viewer, WindowState};
+use hugepages::count;
 use linux::process_madvise::{Advice, advise};
 use std::os::fd::AsFd;
 use units::{Pages, Window};
@@ -21,6 +22,7 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     a_huge_page_is_told_from_512_small_ones [RemoteCollapse, RemoteAdvice, HugePageModes];
     the_huge_zero_page_is_nobodys_memory [HugePageModes];
     guard_pages_are_counted_where_the_kernel_tells [GuardPages, HugePageModes];
+    a_part_of_a_window_has_its_own_pages [RemoteCollapse, HugePageModes];
     swapped_pages_are_counted [Swap, RemoteAdvice, HugePageModes];
     a_program_that_ended_is_gone;
 };
@@ -130,6 +132,31 @@ fn guard_pages_are_counted_where_the_kernel_tells(host: &Host) -> Outcome {
     let state = Viewer::open(process.pid())?.window(heap.windows()[0])?;
     assert!([Pages(0), Pages(10)].contains(&state.guards), "{state:?}");
     expect(host, &process, heap.windows()[0], WindowState { resident: Pages(90), guards: state.guards, ..NOTHING })
+}
+
+/// Of two mappings in a window each has its part, and neither is huge or full.
+fn a_part_of_a_window_has_its_own_pages(host: &Host) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let mut process = TargetProcess::start()?;
+    let [huge, heap] = [process.map(Backing::Anonymous, 1)?, process.map(Backing::Anonymous, 1)?];
+    process.write(huge.all(), 1)?;
+    process.write(heap.all(), 1)?;
+    collapse(&process, huge)?;
+    process.protect(heap.pages(0, 300), Protection::Read)?;
+    let mut viewers = vec![Viewer::by_frames(process.pid())?];
+    if host.has(Requirement::PagemapScan) {
+        viewers.push(Viewer::open(process.pid())?);
+    }
+    for viewer in viewers {
+        let part = |from, to| viewer.window_in(heap.windows()[0], heap.pages(from, to).range());
+        assert_eq!(part(0, 300)?, WindowState { resident: Pages(300), ..NOTHING });
+        assert_eq!(part(300, 512)?, WindowState { resident: Pages(212), ..NOTHING });
+        assert_eq!(viewer.window_in(heap.windows()[0], huge.all().range())?, NOTHING, "another window");
+        let whole = WindowState { resident: Pages(512), huge: true, ..NOTHING };
+        assert_eq!(viewer.window_in(huge.windows()[0], huge.all().range())?, whole);
+    }
+    assert_eq!(count::full_windows(host.files(), process.pid())?, [], "it is full in no mapping");
+    Ok(())
 }
 
 /// Sent out by advice, brought back by a touch.
