@@ -1,8 +1,9 @@
 //! `masu stat` and `masu set` as users run them.
 
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{ChildStdout, Command, Stdio};
+use std::time::Duration;
 
 use linux::status::{HugePages, status};
 use serde_json::Value;
@@ -102,23 +103,50 @@ fn watching_ends_with_the_process(_: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let (mut process, _heap) = process()?;
     let pid = process.pid().to_string();
-    let begun = Instant::now();
-    said(&["stat", &pid])?;
-    // Both have to start before their first scan, which takes long on a slow machine.
-    let to_start = 4 * begun.elapsed();
-    let json = start(&["stat", &pid, "--watch", "50ms", "--json"])?;
-    let text = start(&["stat", "--watch", "50ms", &pid])?;
-    std::thread::sleep(to_start + Duration::from_millis(600));
+    let mut json = Watching::start(&["stat", &pid, "--watch", "50ms", "--json"])?;
+    let mut text = Watching::start(&["stat", "--watch", "50ms", &pid])?;
+    json.read_until(|said| said.lines().count() >= 3)?;
+    text.read_until(|said| said.split("\n\n").count() >= 3)?;
     process.kill();
-    let (json, text) = (json.said()?, text.said()?);
-    assert_eq!((json.code(), json.err.as_str()), (0, ""));
-    assert_eq!((text.code(), text.err.as_str()), (0, ""));
-    let lines: Vec<Value> = json.out.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
-    assert!(lines.len() >= 3 && lines.iter().all(|line| line["total"]["allocated_windows"] == 2), "{}", json.out);
-    let blocks = text.out.split("\n\n").collect::<Vec<_>>();
-    assert!(blocks.len() >= 3 && blocks.iter().all(|block| block.starts_with("process ")), "{}", text.out);
-    assert!(!text.out.contains('\x1b'), "a pipe gets no control characters");
+    let (json, text) = (json.into_all()?, text.into_all()?);
+    let lines: Vec<Value> = json.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
+    assert!(lines.len() >= 3 && lines.iter().all(|line| line["total"]["allocated_windows"] == 2), "{json}");
+    let blocks = text.split("\n\n").collect::<Vec<_>>();
+    assert!(blocks.len() >= 3 && blocks.iter().all(|block| block.starts_with("process ")), "{text}");
+    assert!(!text.contains('\x1b'), "a pipe gets no control characters");
     Ok(())
+}
+
+/// A command whose output is read as it comes.
+struct Watching {
+    running: Running,
+    out: BufReader<ChildStdout>,
+    said: String,
+}
+
+impl Watching {
+    fn start(arguments: &[&str]) -> Result<Watching, libtest_mimic::Failed> {
+        let mut running = start(arguments)?;
+        let out = BufReader::new(running.0.stdout.take().ok_or("no output")?);
+        Ok(Watching { running, out, said: String::new() })
+    }
+
+    fn read_until(&mut self, is_enough: impl Fn(&str) -> bool) -> Outcome {
+        while !is_enough(&self.said) {
+            if self.out.read_line(&mut self.said)? == 0 {
+                return Err(format!("it ended: {}", self.said).into());
+            }
+        }
+        Ok(())
+    }
+
+    /// All that it said, with status 0 and no error.
+    fn into_all(mut self) -> Result<String, libtest_mimic::Failed> {
+        self.out.read_to_string(&mut self.said)?;
+        let end = self.running.said()?;
+        assert_eq!((end.code(), end.err.as_str()), (0, ""));
+        Ok(self.said)
+    }
 }
 
 /// Values that only root can read are reported as not known, and not as zero.
