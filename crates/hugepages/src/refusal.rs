@@ -105,12 +105,8 @@ impl Refusal {
             Refusal::NotAnonymous => "file pages or shared memory, which masu leaves alone".to_owned(),
             Refusal::CrossesMappings => "the mapping does not cover the whole 2 MiB window".to_owned(),
             Refusal::Forbidden => "the program used MADV_NOHUGEPAGE there".to_owned(),
-            Refusal::Shared => {
-                "a forked child, or KSM, shares pages of it: waits for the next pause between forks".to_owned()
-            }
-            Refusal::SplitAgain => {
-                "a fork split it soon after its promotion: waits longer each time, for a pause between forks".to_owned()
-            }
+            Refusal::Shared => "a forked child, or KSM, shares pages of it".to_owned(),
+            Refusal::SplitAgain => "a fork split it soon after its promotion".to_owned(),
             Refusal::Merged => "KSM merges pages there (MADV_MERGEABLE)".to_owned(),
             Refusal::Swapped => "part of it is in swap".to_owned(),
             Refusal::GuardPages => "it has guard pages".to_owned(),
@@ -137,6 +133,15 @@ impl Refusal {
                 format!("masu lacks CAP_SYS_NICE of the host, as in a user namespace ({})", symbol(Errno::PERM))
             }
             Refusal::Other => "another answer of the kernel".to_owned(),
+        }
+    }
+
+    /// Event that a window under `attach` waits for, if the reason passes by itself.
+    pub fn wait(self) -> Option<&'static str> {
+        match self {
+            Refusal::Shared => Some("waits for the next pause between forks"),
+            Refusal::SplitAgain => Some("waits longer each time, for a pause between forks"),
+            _ => None,
         }
     }
 
@@ -233,6 +238,14 @@ mod tests {
     fn a_missing_right_is_a_reason_of_its_own() {
         assert_eq!(Refusal::of_collapse(Errno::PERM), Refusal::NotPermitted);
         assert!(Refusal::NotPermitted.explanation().contains("CAP_SYS_NICE"));
+    }
+
+    #[test]
+    fn only_a_reason_that_passes_by_itself_has_a_wait_and_no_explanation_promises_one() {
+        let waits: Vec<_> = [Refusal::Shared, Refusal::SplitAgain, Refusal::Merged, Refusal::Pinned, Refusal::Locked]
+            .map(|why| (why.wait().is_some(), why.explanation().contains("wait")))
+            .into();
+        assert_eq!(waits, [(true, false), (true, false), (false, false), (false, false), (false, false)]);
     }
 
     #[test]

@@ -76,7 +76,7 @@ pub fn run(task: &AttachTask) -> Result<Done, Failure> {
     let ran_s = progress.clock.now().as_secs_f64();
     let written = reports.iter().try_for_each(|report| {
         let elsewhere = elsewhere::of(report.pid);
-        if task.json { print_json(report, &elsewhere) } else { print_table(report, ran_s, &elsewhere) }
+        if task.json { print_json(report, &elsewhere) } else { print_table(report, ran_s, task.undo, &elsewhere) }
     });
     if task.dry_run {
         written?;
@@ -176,11 +176,11 @@ fn print_json(report: &Report, elsewhere: &Elsewhere) -> Result<(), Failure> {
     Ok(())
 }
 
-fn print_table(report: &Report, ran_s: f64, elsewhere: &Elsewhere) -> Result<(), Failure> {
+fn print_table(report: &Report, ran_s: f64, undone: bool, elsewhere: &Elsewhere) -> Result<(), Failure> {
     let mut out = print::out();
     let dry = if report.dry_run { "   dry run: nothing was promoted or demoted" } else { "" };
     writeln!(out, "process {} ({})   observed by {}{dry}\n", report.pid, report.name, report.backend)?;
-    windows(report).write(&mut out, "  ")?;
+    windows(report, undone).write(&mut out, "  ")?;
     writeln!(out)?;
     if let Some(plan) = report.plan.as_deref().filter(|plan| !plan.is_empty()) {
         planned(plan).write(&mut out, "  ")?;
@@ -204,7 +204,7 @@ fn print_table(report: &Report, ran_s: f64, elsewhere: &Elsewhere) -> Result<(),
 }
 
 /// Two sums: the windows seen, each in one row below, and the promotions, each with one end.
-fn windows(report: &Report) -> Table {
+fn windows(report: &Report, undone: bool) -> Table {
     let mut table = Table::new(["windows of 2 MiB", "number"]);
     let mut row = |what: &str, count: u64| table.row([what.to_owned(), count.to_string()]);
     row("seen", report.windows_seen);
@@ -217,7 +217,8 @@ fn windows(report: &Report) -> Table {
         row("  to be promoted, and not yet", report.windows_waiting);
     }
     for (reason, count) in &report.windows_refused {
-        row(&format!("  refused: {}", reason.explanation()), *count);
+        let waits = reason.wait().map(|wait| format!(": {wait}")).unwrap_or_default();
+        row(&format!("  refused: {}{waits}", reason.explanation()), *count);
     }
     row("hot at the last look", report.windows_hot);
     if !report.dry_run {
@@ -235,8 +236,9 @@ fn windows(report: &Report) -> Table {
         ];
         others.into_iter().filter(|(_, count)| *count > 0).for_each(|(what, count)| row(what, count));
     }
+    let not_split = if undone { "not split by --undo" } else { "idle, not split" };
     for (reason, count) in &report.windows_not_split {
-        row(&format!("idle, not split: {}", reason.explanation()), *count);
+        row(&format!("{not_split}: {}", reason.explanation()), *count);
     }
     table
 }
