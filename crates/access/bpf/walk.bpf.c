@@ -77,7 +77,7 @@ struct {
 #define ENTRY_DIRTY 0x040ull
 #define ENTRY_LARGE 0x080ull
 #define ENTRY_PROTNONE 0x100ull /* present for the kernel though not for the processor (NUMA hinting, PROT_NONE) */
-#define ENTRY_SPECIAL 0x200ull  /* present, but of no process: the zero page, pages of a device */
+#define ENTRY_SPECIAL 0x200ull  /* present, but of no process: zero pages (a huge one since Linux 6.17), of a device */
 #define ENTRY_TABLE 0x000ffffffffff000ull
 #define SAVED_DIRTY_SHIFT 58 /* the dirty bit of an entry that may not be written, since Linux 6.6 */
 
@@ -234,6 +234,8 @@ static long step(__u32 unused, struct walker *walker)
 	walker->at = at + (1ull << MIDDLE_SHIFT);
 	entry = walker->tables->middle.entries[index_of(at, MIDDLE_SHIFT)];
 	if (!(entry & (ENTRY_PRESENT | ENTRY_PROTNONE)))
+		return 0;
+	if ((entry & (ENTRY_LARGE | ENTRY_SPECIAL)) == (ENTRY_LARGE | ENTRY_SPECIAL))
 		return 0;
 	slot = walker->answer->records;
 	record = bpf_map_lookup_elem(&records, &slot);

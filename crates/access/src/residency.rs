@@ -33,7 +33,7 @@ pub struct WindowState {
     pub guards: Pages,
     /// Pages of a file or of shared memory.
     pub file: Pages,
-    /// Mapped by one entry.
+    /// One huge page of memory. The kernel's huge page of zeros is none.
     pub huge: bool,
 }
 
@@ -130,8 +130,7 @@ impl Viewer {
         }
         let mut huge = Vec::new();
         for window in range.whole_windows() {
-            let state = self.window(window)?;
-            if state.huge && state.zero == Pages(0) {
+            if self.window(window)?.huge {
                 huge.push(window);
             }
         }
@@ -208,7 +207,7 @@ impl Viewer {
 
 /// Counts the entries of one window by kind.
 fn tally(entries: &[PageEntry], zero: &PageSet, huge: bool) -> WindowState {
-    let mut state = WindowState { huge, ..WindowState::default() };
+    let mut state = WindowState::default();
     for (number, entry) in entries.iter().enumerate().take(PAGES_PER_WINDOW) {
         let is_zero = zero.contains(number);
         let resident = entry.is_present() && !is_zero;
@@ -219,6 +218,7 @@ fn tally(entries: &[PageEntry], zero: &PageSet, huge: bool) -> WindowState {
         state.file.0 += u64::from(resident && entry.is_file());
         state.guards.0 += u64::from(entry.is_guard());
     }
+    state.huge = huge && state.zero == Pages(0);
     state
 }
 

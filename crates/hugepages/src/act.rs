@@ -158,9 +158,48 @@ pub enum Demoted {
     Already {
         /// Resident pages.
         resident: Pages,
+        /// How it ended as a huge window.
+        end: End,
     },
     /// Still huge.
     No,
+}
+
+impl Demoted {
+    /// Nothing of it is left.
+    pub const GONE: Demoted = Demoted::Already { resident: Pages(0), end: End::Unmapped };
+}
+
+/// End of a huge window that masu did not split.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The program gave back a part, at once or lazily.
+    Torn,
+    /// The program gave all of it back.
+    Unmapped,
+    /// Small, with all of its pages: a fork, reclaim, a change of protection.
+    SplitByOthers,
+}
+
+impl End {
+    /// End of a window that is in this state now, with the pages among the resident ones that were freed lazily.
+    fn of(now: WindowState, lazily_freed: Pages) -> End {
+        let now = WindowState { resident: kept(now, lazily_freed), ..now };
+        match now {
+            // Zero pages are memory that was read since.
+            WindowState { resident: Pages(0), swapped: Pages(0), .. } => End::Unmapped,
+            _ if is_torn(now) => End::Torn,
+            _ => End::SplitByOthers,
+        }
+    }
+}
+
+/// End of a window that is in the state `now`, and not huge.
+///
+/// # Errors
+/// `Gone` when the process ended.
+pub fn end(program: &dyn Program, window: Window, now: WindowState) -> Result<End, Error> {
+    Ok(End::of(now, lazily_freed(program, window, NOT_KNOWN)?))
 }
 
 /// Splits a huge window by advising one of its pages cold; the kernel frees the pages that hold only zeros.
@@ -170,7 +209,7 @@ pub enum Demoted {
 pub fn demote(program: &dyn Program, window: Window) -> Result<Demoted, Error> {
     let before = program.state(window)?.unwrap_or_default();
     if !before.huge {
-        return Ok(Demoted::Already { resident: before.resident });
+        return Ok(Demoted::Already { resident: before.resident, end: end(program, window, before)? });
     }
     match program.advise(window.first_page(), Advice::Cold) {
         Ok(()) => {}
@@ -178,7 +217,7 @@ pub fn demote(program: &dyn Program, window: Window) -> Result<Demoted, Error> {
         Err(_) => return Ok(Demoted::No),
     }
     // After an exec the huge page went with its memory, and the split returned nothing.
-    let Some(after) = program.state(window)? else { return Ok(Demoted::Already { resident: Pages(0) }) };
+    let Some(after) = program.state(window)? else { return Ok(Demoted::GONE) };
     if after.huge {
         return Ok(Demoted::No);
     }
@@ -372,6 +411,19 @@ mod tests {
         assert_eq!(obstacle(sparse, Bytes::kib(48), None), None);
         assert_eq!(obstacle(sparse, Bytes::kib(44), None), Some(Refusal::OverBudget));
         assert_eq!(obstacle(DENSE, Bytes(0), None), None, "a full window is free");
+    }
+
+    #[test]
+    fn an_end_is_told_by_the_pages_that_the_program_keeps() {
+        let end = |resident, zero, swapped, lazily_freed| {
+            let now = [resident, zero, swapped].map(Pages);
+            End::of(WindowState { resident: now[0], zero: now[1], swapped: now[2], ..DENSE }, Pages(lazily_freed))
+        };
+        assert_eq!([end(0, 0, 0, 0), end(0, 512, 0, 0)], [End::Unmapped; 2]);
+        assert_eq!([end(512, 0, 0, 0), end(400, 112, 0, 0), end(0, 0, 512, 0)], [End::SplitByOthers; 3]);
+        assert_eq!([end(128, 0, 0, 0), end(1, 0, 9, 0)], [End::Torn; 2]);
+        assert_eq!(end(512, 0, 0, 256), End::Torn, "a part freed lazily is given back, and in memory");
+        assert_eq!(end(512, 0, 0, 512), End::Unmapped);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use access::{Backend, Observer};
 use linux::{Error, Pid, Untrusted};
-use units::{Bytes, Pages, Rate, Window};
+use units::{Bytes, PAGES_PER_WINDOW, Pages, Rate, Window};
 
 pub use self::columns::{Columns, Ends};
 use self::halt::Halt;
@@ -304,6 +304,7 @@ impl Target {
         }
         let mappings = self.process.program().mappings()?;
         self.scan.observed = observe::observe(self.source().map(), &mappings, self.huge.states(), self.settings);
+        self.leave_out_zero_pages()?;
         self.leave_out_lazily_freed()?;
         let views = &self.scan.observed.windows;
         let moved = self.huge.update(views, self.process.program())?;
@@ -314,6 +315,23 @@ impl Target {
         }
         self.refusals.update(views, self.settings);
         self.plan_again()
+    }
+
+    /// Takes out the windows that map the kernel's huge page of zeros: the program read memory that it never wrote, or
+    /// gave back. Before Linux 6.17 page tables do not tell them from huge windows.
+    fn leave_out_zero_pages(&mut self) -> Result<(), Error> {
+        let (program, known) = (self.process.program(), self.huge.states());
+        let mut zero = BTreeSet::new();
+        for view in self.scan.observed.windows.iter().filter(|view| view.huge.is_some()) {
+            let is_in_use = known.get(&view.window).is_some_and(|huge| huge.idle_rounds == 0);
+            if !is_in_use
+                && program.state(view.window)?.is_some_and(|state| state.zero == Pages(PAGES_PER_WINDOW as u64))
+            {
+                zero.insert(view.window);
+            }
+        }
+        self.scan.observed.windows.retain(|view| !zero.contains(&view.window));
+        Ok(())
     }
 
     /// Takes lazily freed pages out of the residents of the hot windows: a promotion would add them.
@@ -529,7 +547,7 @@ impl Target {
     /// `Gone` when the process ended.
     pub fn demote(&mut self, window: Window) -> Result<(), Error> {
         let outcome = act::demote(self.process.program(), window)?;
-        if outcome == (Demoted::Already { resident: Pages(0) }) {
+        if matches!(outcome, Demoted::Already { resident: Pages(0), .. }) {
             return Ok(()); // given back or moved: the next scan tells
         }
         self.huge.record_split(window, outcome);

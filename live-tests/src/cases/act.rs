@@ -4,7 +4,7 @@ use access::Observer;
 use access::residency::WindowState;
 use access::walk::WalkObserver;
 use hugepages::Refusal;
-use hugepages::act::{self, Demoted, Promoted};
+use hugepages::act::{self, Demoted, End, Promoted};
 use hugepages::program::{Program, RunningProgram};
 use linux::Error;
 use linux::probe::HostFacts;
@@ -104,7 +104,7 @@ fn demotion_returns_the_pages_that_hold_only_zeros(host: &Host) -> Outcome {
 
     let demoted = act::demote(&program, window)?;
     assert_eq!(demoted, Demoted::Yes { returned: returned.bytes(), resident: kept });
-    assert_eq!(act::demote(&program, window)?, Demoted::Already { resident: kept });
+    assert_eq!(act::demote(&program, window)?, Demoted::Already { resident: kept, end: End::SplitByOthers });
 
     let state = program.state(window)?.unwrap_or_default();
     assert_eq!((state.resident, state.huge), (kept, false), "{state:?}");
@@ -173,7 +173,7 @@ fn a_program_that_execs_half_way_has_nothing_there_any_more(host: &Host) -> Outc
     for window in windows.iter().filter(|window| !fresh.windows().contains(window)) {
         assert_eq!(act::promote(&program, *window, ANY_PRICE, act::NOT_KNOWN)?, Promoted::No(Refusal::NotResident));
         assert!(!act::probe(&program, *window)?);
-        assert_eq!(act::demote(&program, *window)?, Demoted::Already { resident: Pages(0) });
+        assert_eq!(act::demote(&program, *window)?, Demoted::GONE);
     }
     assert_eq!(huge_bytes(host, &process, fresh)?, 0);
     assert!(program.renew()?);

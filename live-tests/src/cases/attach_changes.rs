@@ -1,6 +1,7 @@
 //! The loop on programs that change, fork, exec and end while it runs.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use hugepages::Refusal;
@@ -12,8 +13,9 @@ use linux::probe::HostFacts;
 use units::{Bytes, Pages};
 
 use super::scripted_driver::{ScriptedDriver, generous, settings, target, target_with, use_parts};
-use super::{Outcome, huge_bytes, no_automatic_huge_pages};
+use super::{Outcome, huge_bytes, no_automatic_huge_pages, present_pages};
 use crate::host::{Host, LiveTest, tests};
+use crate::setting::Setting;
 use crate::target_process::{Backing, Mapping, Protection, TargetError, TargetProcess};
 
 /// Tests of this file, and their requirements.
@@ -25,6 +27,8 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     undo_returns_the_torn_parts_to_the_account_of_added_memory;
     undo_splits_what_the_program_moved;
     undo_splits_what_the_program_moved_to_where_it_cannot_be_huge;
+    lazily_freed_halves_are_given_back_in_part_and_split_by_nobody;
+    the_huge_page_of_zeros_is_nobodys_huge_window;
     a_window_that_the_program_moves_is_still_masus_and_still_paid_for;
     of_two_programs_the_one_that_stays_is_served;
     windows_that_a_fork_shares_wait_until_it_ended;
@@ -110,6 +114,62 @@ fn undo_splits_what_the_program_tore_after_the_last_look(host: &Host) -> Outcome
     assert_eq!(huge_bytes(host, &process, heap)?, 0);
     process.check(heap.pages(0, 128), 7)?;
     process.check(heap.pages(1024, 1536), 7)?;
+    Ok(())
+}
+
+/// The kernel splits such windows (MADV_FREE), and their pages are in memory still: no fork split them. Splitting a
+/// window again counts its end once.
+fn lazily_freed_halves_are_given_back_in_part_and_split_by_nobody(host: &Host) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let mut process = TargetProcess::start()?;
+    let heap = hot_heap(&mut process, 4)?;
+    let mut targets = vec![target(host, &process)?];
+    let script = |_| use_parts(&mut process, &[heap.all()]);
+    ScriptedDriver::new(script, |_| false).attach(&mut targets, settings(Until::Settled))?;
+    assert_eq!(targets[0].promoted_now(), 4);
+    // Half of two windows, and one whole.
+    process.advise(heap.pages(256, 768), libc::MADV_FREE)?;
+    process.advise(heap.pages(1536, 2048), libc::MADV_FREE)?;
+    let is_in_memory = present_pages(&process, heap)?.len();
+    let (kept, freed) = (heap.pages(768, 1536), heap.pages(0, 256));
+    let script = |_| use_parts(&mut process, &[freed, kept]);
+    let mut rounds = 0;
+    let until = |_: &[Target]| {
+        rounds += 1;
+        rounds > 4
+    };
+    ScriptedDriver::new(script, until).attach(&mut targets, settings(Until::Stopped))?;
+    assert_eq!(is_in_memory, 2048, "a lazily freed page is in memory until the kernel needs it");
+    let ends = targets[0].ends();
+    assert_eq!((ends.torn, ends.split_by_others), (2, 0), "{ends:?}");
+    process.check(freed, 7)?;
+    process.check(kept, 7)?;
+    Ok(())
+}
+
+/// A program reads memory that it never wrote, and a huge window that it gave back: neither has a huge page of its own.
+fn the_huge_page_of_zeros_is_nobodys_huge_window(host: &Host) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let _zero = Setting::set("/sys/kernel/mm/transparent_hugepage/use_zero_page", "1")?;
+    let mut process = TargetProcess::start()?;
+    let heap = hot_heap(&mut process, 3)?;
+    let unwritten = process.map(Backing::Anonymous, 2)?;
+    process.advise(unwritten.all(), libc::MADV_HUGEPAGE)?;
+    process.read(unwritten.pages(0, 1024))?;
+    let mut targets = vec![target(host, &process)?];
+    let script = |_| use_parts(&mut process, &[heap.all()]);
+    ScriptedDriver::new(script, |_| false).attach(&mut targets, settings(Until::Settled))?;
+    assert_eq!((targets[0].promoted_now(), targets[0].columns().huge), (3, 3), "{:?}", targets[0].columns());
+    assert_eq!(targets[0].kept(), BTreeMap::new());
+
+    process.advise(heap.window(2), libc::MADV_DONTNEED)?;
+    process.advise(heap.window(2), libc::MADV_HUGEPAGE)?;
+    process.read(heap.page(1024))?;
+    let script = |_| use_parts(&mut process, &[heap.pages(0, 1024)]);
+    ScriptedDriver::new(script, |_| false).attach(&mut targets, settings(Until::Settled))?;
+    assert_eq!((targets[0].promoted_now(), targets[0].columns().huge), (2, 2), "{:?}", targets[0].columns());
+    assert_eq!((targets[0].ends().unmapped, targets[0].kept()), (1, BTreeMap::new()));
+    process.check(heap.pages(0, 1024), 7)?;
     Ok(())
 }
 

@@ -119,7 +119,7 @@ fn the_huge_zero_page_is_nobodys_memory(host: &Host) -> Outcome {
     let heap = process.map(Backing::Anonymous, 1)?;
     process.advise(heap.all(), libc::MADV_HUGEPAGE)?;
     process.read(heap.page(7))?;
-    expect(host, &process, heap.windows()[0], WindowState { zero: Pages(512), huge: true, ..NOTHING })
+    expect(host, &process, heap.windows()[0], WindowState { zero: Pages(512), ..NOTHING })
 }
 
 /// Some kernels have guard pages and do not show them; those count nothing, and collapse refuses by itself.

@@ -3,12 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use access::residency::WindowState;
 use units::{Bytes, Pages};
 
 use super::Target;
 use crate::Refusal;
-use crate::act;
+use crate::act::End;
 use crate::policy::{self, Verdict, WindowView};
 
 /// Windows by their state at the last look.
@@ -78,17 +77,13 @@ impl Ends {
         self.demoted + self.torn + self.unmapped + self.split_by_others
     }
 
-    /// Counts a window that is not huge any more, in this state, and was not split by masu. True if others split it.
-    pub(super) fn add(&mut self, now: WindowState) -> bool {
-        let is_split_by_others = act::held(now) > 0 && !act::is_torn(now);
-        if is_split_by_others {
-            self.split_by_others += 1;
-        } else if act::held(now) == 0 {
-            self.unmapped += 1;
-        } else {
-            self.torn += 1;
+    /// Counts one.
+    pub(super) fn add(&mut self, end: End) {
+        match end {
+            End::Torn => self.torn += 1,
+            End::Unmapped => self.unmapped += 1,
+            End::SplitByOthers => self.split_by_others += 1,
         }
-        is_split_by_others
     }
 }
 
@@ -165,20 +160,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_end_of_a_promotion_is_told_by_the_pages_that_are_left() {
-        let state = |resident, zero, swapped| WindowState {
-            resident: Pages(resident),
-            zero: Pages(zero),
-            swapped: Pages(swapped),
-            ..WindowState::default()
-        };
-        let mut ends = Ends::default();
-        [state(0, 0, 0), state(512, 0, 0), state(400, 112, 0), state(0, 0, 512), state(128, 0, 0), state(1, 0, 9)]
-            .into_iter()
-            .for_each(|now| {
-                ends.add(now);
-            });
-        assert_eq!(ends, Ends { demoted: 0, torn: 2, unmapped: 1, split_by_others: 3 });
-        assert_eq!(ends.sum(), 6);
+    fn each_end_has_its_count_and_all_are_in_the_sum() {
+        let mut ends = Ends { demoted: 1, ..Ends::default() };
+        [End::Torn, End::SplitByOthers, End::Unmapped, End::Torn].into_iter().for_each(|end| ends.add(end));
+        assert_eq!(ends, Ends { demoted: 1, torn: 2, unmapped: 1, split_by_others: 1 });
+        assert_eq!(ends.sum(), 5);
     }
 }

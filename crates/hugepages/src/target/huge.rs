@@ -11,7 +11,7 @@ use super::columns::Ends;
 use super::extra::{ExtraMemory, MovedPage};
 use super::moved::{self, Lost, Place};
 use crate::Refusal;
-use crate::act::{self, Demoted};
+use crate::act::{self, Demoted, End};
 use crate::observe::{Before, HugeWindow};
 use crate::policy::repeat::Repeats;
 use crate::policy::{self, Observation, Promotion, Settings, WindowView};
@@ -115,20 +115,30 @@ impl HugeWindows {
     }
 
     /// Records the contents of a window as measured outside a scan: it may have been split by others.
-    pub fn record_state(&mut self, window: Window, state: WindowState) {
-        if state.huge {
-            return;
-        }
-        if let Some(before) = self.windows.get(&window).and_then(|huge| huge.before) {
+    ///
+    /// # Errors
+    /// `Gone` when the process ended.
+    pub fn record_state(&mut self, window: Window, state: WindowState, program: &dyn Program) -> Result<(), Error> {
+        let before = self.windows.get(&window).and_then(|huge| huge.before);
+        if let Some(before) = before.filter(|_| !state.huge) {
+            self.record_end(window, before, state, program)?;
             self.windows.remove(&window);
-            self.record_end(window, before, state);
             self.sum_up();
         }
+        Ok(())
     }
 
     /// Records a window of masu's that others split, or that is gone.
-    fn record_end(&mut self, window: Window, before: Before, state: WindowState) {
-        if self.ends.add(state) {
+    fn record_end(
+        &mut self,
+        window: Window,
+        before: Before,
+        state: WindowState,
+        program: &dyn Program,
+    ) -> Result<(), Error> {
+        let end = act::end(program, window, state)?;
+        self.ends.add(end);
+        if end == End::SplitByOthers {
             self.repeats.entry(window).or_default().split_by_others(self.now);
         } else {
             self.repeats.remove(&window);
@@ -136,6 +146,7 @@ impl HugeWindows {
         // The kernel keeps a torn block whole until it is split.
         let held = if act::is_torn(state) { Pages(PAGES_PER_WINDOW as u64) } else { state.resident };
         self.extra.record_leftover(window, before.resident, held);
+        Ok(())
     }
 
     /// Records a window that became huge without masu.
@@ -236,7 +247,7 @@ impl HugeWindows {
             } else if moved::may_be_elsewhere(program, window, state, huge.frame)? {
                 lost.push(Lost { window, huge, before, state });
             } else {
-                self.record_end(window, before, state);
+                self.record_end(window, before, state, program)?;
             }
         }
         let moved = self.find_moved(&lost, &new, program)?;
@@ -267,7 +278,7 @@ impl HugeWindows {
                     self.repeats.remove(&one.window);
                     self.extra.record_moved(frame, first, one.before.resident);
                 }
-                Place::Nowhere => self.record_end(one.window, one.before, one.state),
+                Place::Nowhere => self.record_end(one.window, one.before, one.state, program)?,
             }
         }
         Ok(moved)
@@ -327,9 +338,9 @@ impl HugeWindows {
                 self.windows.insert(window, HugeWindow { left_alone: true, ..huge });
                 return;
             }
-            Demoted::Already { resident } => {
+            Demoted::Already { resident, end } => {
                 if is_ours {
-                    self.ends.add(WindowState { resident, ..WindowState::default() });
+                    self.ends.add(end);
                 }
                 resident
             }

@@ -48,7 +48,7 @@ impl Target {
             if act::held(state) == 0 {
                 continue; // given back or moved: the next scan tells
             }
-            self.huge.record_state(window, state);
+            self.huge.record_state(window, state, self.process.program())?;
             if self.served.contains(&window) {
                 split += 1
             } else {

@@ -91,7 +91,7 @@ impl Reader {
         // window.
         let state = self.viewer.borrow().window(window);
         match state {
-            Ok(state) if state.huge && [state.shared, state.zero, state.file] == [Pages(0); 3] => {}
+            Ok(state) if state.huge && [state.shared, state.file] == [Pages(0); 2] => {}
             Ok(_) => return Ok(None),
             Err(error) if error.is_gone() && !self.has_ended() => return Ok(None), // exec: the next scan finds out
             Err(error) => return Err(error),
