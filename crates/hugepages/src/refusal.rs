@@ -53,6 +53,8 @@ pub enum Refusal {
     NotHugeAfterwards,
     /// EPERM: the right to advise on the memory of others is missing, as in a user namespace.
     NotPermitted,
+    /// The program moves the window (mremap) each time that it is to be split.
+    Moved,
     /// Any other answer.
     Other,
 }
@@ -95,6 +97,7 @@ impl Refusal {
             Refusal::Invalid => "invalid",
             Refusal::NotHugeAfterwards => "not-huge-afterwards",
             Refusal::NotPermitted => "not-permitted",
+            Refusal::Moved => "moved",
             Refusal::Other => "other",
         }
     }
@@ -132,6 +135,7 @@ impl Refusal {
             Refusal::NotPermitted => {
                 format!("masu lacks CAP_SYS_NICE of the host, as in a user namespace ({})", symbol(Errno::PERM))
             }
+            Refusal::Moved => "the program moves it (mremap) again and again".to_owned(),
             Refusal::Other => "another answer of the kernel".to_owned(),
         }
     }

@@ -33,7 +33,8 @@ impl Target {
         unless_gone(self.plan_again())?;
         let mut stayed = self.moved_left()?;
         for (.., huge) in self.huge.promoted() {
-            *stayed.entry(huge.kept.unwrap_or(Refusal::Other)).or_insert(0) += 1;
+            // Neither split nor refused: gone from its address at each look.
+            *stayed.entry(huge.kept.unwrap_or(Refusal::Moved)).or_insert(0) += 1;
         }
         Ok(stayed)
     }
