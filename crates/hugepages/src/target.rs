@@ -5,7 +5,7 @@ mod extra;
 mod halt;
 mod huge;
 mod missing;
-mod moved;
+pub(crate) mod moved;
 mod process;
 mod refusals;
 mod torn;

@@ -9,8 +9,11 @@
 //! Locked windows, which do not split, are left as they are and not counted: they would be resident with small pages
 //! too.
 //!
+//! A window that the program moves (mremap) keeps what is known of it (`moved`).
+//!
 //! The caller keeps the clock, waits and stops: [`Trimmer::round`] returns the time of its next call.
 
+mod moved;
 pub mod observe;
 pub mod policy;
 
@@ -21,12 +24,13 @@ use std::time::Duration;
 use linux::process_madvise::{Advice, advise};
 use linux::{Error, KernelFiles, Pid};
 use rustix::io::Errno;
-use units::{Bytes, PAGES_PER_WINDOW, PageSize, Pages, Window};
+use units::{AddressRange, Bytes, PAGES_PER_WINDOW, PageSize, Pages, Window};
 
 use crate::act::{self, Demoted, Promoted};
 use crate::program::{Program, RunningProgram};
 use crate::torn::Torn;
 use observe::{Content, Reader};
+use policy::moved::Look;
 use policy::{Choice, Finding, HugeWindow, Settings, Spent};
 
 /// Result of one round.
@@ -102,6 +106,12 @@ pub struct Trimmer {
     shared: BTreeMap<Window, Bytes>,
     /// Windows that were promoted again.
     again: BTreeSet<Window>,
+    /// First frames, where frames are visible.
+    frames: BTreeMap<Window, u64>,
+    /// Windows that were not at their address any more after the last scan.
+    vanished: BTreeMap<Window, HugeWindow>,
+    /// Mappings at the last scan, in order of address.
+    mappings: Vec<AddressRange>,
     /// Windows counted since the last scan, while its work is not done.
     under_way: Option<BTreeSet<Window>>,
     /// Consecutive scans without a change.
@@ -146,6 +156,9 @@ impl Trimmer {
             split: BTreeMap::new(),
             shared: BTreeMap::new(),
             again: BTreeSet::new(),
+            frames: BTreeMap::new(),
+            vanished: BTreeMap::new(),
+            mappings: Vec::new(),
             under_way: None,
             quiet: 0,
             misses: 0,
@@ -236,28 +249,44 @@ impl Trimmer {
         self.totals.scans += 1;
         let mut changed = self.content.is_new_memory()? | self.program.renew()?;
         if changed {
-            self.windows.clear();
-            self.refused.clear();
-            self.split.clear();
-            self.shared.clear();
-            self.again.clear();
-            self.torn.clear();
+            self.forget();
         }
-        let huge = self.huge_windows()?;
+        let (huge, mappings) = self.huge_windows()?;
+        let (mut looks, has_fewer) = self.follow_moves(&huge, mappings, stop)?;
         self.windows.retain(|window, _| huge.contains(window));
         self.refused.retain(|window, _| huge.contains(window));
         self.again.retain(|window| huge.contains(window));
         self.shared.retain(|window, _| huge.contains(window));
+        self.frames.retain(|window, _| huge.contains(window));
         changed |= huge != self.huge;
-        self.split_torn(!self.huge.is_subset(&huge), stop)?;
+        self.split_torn(has_fewer, stop)?;
         self.huge.clone_from(&huge);
         for window in huge {
             if stop() {
                 break; // the rest is for the next scan
             }
-            changed |= !self.is_left_alone(window) && self.sample(window)?;
+            let is_due = |known: &HugeWindow| known.is_due(self.totals.scans);
+            if self.is_left_alone(window) || !self.windows.get(&window).is_none_or(is_due) {
+                continue;
+            }
+            let look = looks.remove(&window).map_or_else(|| self.look(window), Ok)?;
+            changed |= self.record(window, look);
         }
         Ok(changed)
+    }
+
+    /// Forgets all windows: the program has another address space.
+    fn forget(&mut self) {
+        self.windows.clear();
+        self.refused.clear();
+        self.huge.clear();
+        self.split.clear();
+        self.shared.clear();
+        self.again.clear();
+        self.frames.clear();
+        self.vanished.clear();
+        self.mappings.clear();
+        self.torn.clear();
     }
 
     /// Splits what the program gave back in part, also between two scans. `has_fewer`: windows of the last scan are not
@@ -279,40 +308,52 @@ impl Trimmer {
         self.refused.get(&window).is_some_and(|times| *times >= REFUSED_MAX)
     }
 
-    fn huge_windows(&self) -> Result<BTreeSet<Window>, Error> {
-        let mut huge = BTreeSet::new();
+    /// Huge windows, and the mappings that may have some.
+    fn huge_windows(&self) -> Result<(BTreeSet<Window>, Vec<AddressRange>), Error> {
+        let (mut huge, mut ranges) = (BTreeSet::new(), Vec::new());
         for mapping in self.program.mappings()? {
             let fit = mapping.is_anonymous() && mapping.permissions.read;
             if fit && mapping.range.whole_windows().len() > 0 {
                 huge.extend(self.content.huge_windows(mapping.range)?);
+                ranges.push(mapping.range);
             }
         }
-        Ok(huge)
+        Ok((huge, ranges))
     }
 
-    /// Samples a window if it is due. True when it is new or has changed.
-    fn sample(&mut self, window: Window) -> Result<bool, Error> {
-        let scan = self.totals.scans;
-        if self.windows.get(&window).is_some_and(|huge_window| !huge_window.is_due(scan)) {
-            return Ok(false);
+    /// Samples a window.
+    fn look(&mut self, window: Window) -> Result<Look, Error> {
+        if let Some(frame) = self.program.first_frame(window)? {
+            self.frames.insert(window, frame);
         }
-        let Some(sampled) = self.content.sample(window)? else {
+        if let Some(sampled) = self.content.sample(window)? {
+            return Ok(Look::Sampled(sampled));
+        }
+        let is_shared = self.shared.contains_key(&window)
+            || self.program.state(window)?.is_some_and(|state| state.huge && state.shared > Pages(0));
+        Ok(if is_shared { Look::Shared } else { Look::Unknown })
+    }
+
+    /// Records a look at a huge window. True when it is new or has changed.
+    fn record(&mut self, window: Window, look: Look) -> bool {
+        let scan = self.totals.scans;
+        let Look::Sampled(sampled) = look else {
             let known = self.windows.remove(&window);
-            if !self.shared.contains_key(&window)
-                && self.program.state(window)?.is_some_and(|state| state.huge && state.shared > Pages(0))
-            {
+            if look == Look::Shared {
                 let wasted = known.map_or(PageSize::Huge.bytes(), |known| known.zero().bytes());
-                self.shared.insert(window, wasted);
+                self.shared.entry(window).or_insert(wasted);
+            } else if let Some(known) = known {
+                self.vanished.insert(window, known);
             }
-            return Ok(known.is_some());
+            return known.is_some();
         };
         self.shared.remove(&window);
         if let Some(huge_window) = self.windows.get_mut(&window) {
-            return Ok(huge_window.sample(sampled, scan, self.settings));
+            return huge_window.sample(sampled, scan, self.settings);
         }
         let times = self.split.get(&window).map_or(0, |split_window| split_window.times);
         self.windows.insert(window, HugeWindow::first(sampled, scan, times));
-        Ok(true)
+        true
     }
 
     fn choose(&self) -> Result<Choice, Error> {
@@ -345,13 +386,18 @@ impl Trimmer {
         Ok(())
     }
 
+    /// Records a window that is not huge at its address: the program may have moved it.
+    fn record_vanished(&mut self, window: Window) {
+        self.record(window, Look::Unknown);
+        self.huge.remove(&window);
+        self.shared.remove(&window);
+    }
+
     /// Counts a window, and splits it if allowed.
     fn count(&mut self, window: Window, now: Duration) -> Result<(), Error> {
         let state = self.program.state(window)?.unwrap_or_default();
         if !state.huge {
-            self.windows.remove(&window);
-            self.huge.remove(&window);
-            self.shared.remove(&window);
+            self.record_vanished(window);
             return Ok(());
         }
         let Some(huge_window) = self.windows.get_mut(&window) else { return Ok(()) };
@@ -364,7 +410,7 @@ impl Trimmer {
         self.totals.counted += 1;
         match self.content.count(window)?.map(|zero| huge_window.count(zero, now, self.totals.scans, self.settings)) {
             None => {
-                self.windows.remove(&window);
+                self.record(window, Look::Unknown);
             }
             Some(Finding::Stable) => self.demote(window)?,
             Some(Finding::Unstable) => self.quiet = 0,
@@ -375,6 +421,10 @@ impl Trimmer {
 
     fn demote(&mut self, window: Window) -> Result<(), Error> {
         let outcome = act::demote(self.program.as_ref(), window)?;
+        if let Demoted::Already { .. } = outcome {
+            self.record_vanished(window);
+            return Ok(());
+        }
         let huge_window = self.windows.remove(&window);
         match outcome {
             Demoted::No => {
@@ -384,9 +434,7 @@ impl Trimmer {
                     self.windows.insert(window, huge_window);
                 }
             }
-            Demoted::Already { .. } => {
-                self.huge.remove(&window);
-            }
+            Demoted::Already { .. } => {}
             Demoted::Yes { returned, resident } => {
                 self.huge.remove(&window);
                 let times = self.split.get(&window).map_or(0, |split_window| split_window.times) + 1;
@@ -448,12 +496,7 @@ impl Trimmer {
 
     /// Counts the memory left by a promotion in the program's next address space. All state is of the old one.
     fn count_astray(&mut self, split: Demoted) {
-        self.windows.clear();
-        self.refused.clear();
-        self.split.clear();
-        self.shared.clear();
-        self.again.clear();
-        self.huge.clear();
+        self.forget();
         match split {
             Demoted::Already { .. } => {}
             Demoted::No => self.totals.promoted_again += 1,

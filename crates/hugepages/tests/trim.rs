@@ -2,6 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "test support")]
 
+#[path = "trim/moves.rs"]
+mod moves;
+
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -18,7 +21,7 @@ use linux::maps::{Mapping, Permissions};
 use linux::process_madvise::Advice;
 use proptest::prelude::*;
 use rustix::io::Errno;
-use units::{AddressRange, Bytes, Fraction, PageSize, Pages, Window};
+use units::{AddressRange, Bytes, Fraction, Pages, Window};
 
 const ALL: u64 = 512;
 const FIRST: u64 = 0x1000;
@@ -61,6 +64,10 @@ struct World {
     ended: bool,
     halted: bool,
     new_memory: bool,
+    /// Its only mapping, as indices of cells; all of them if not set.
+    maps: Option<(u64, u64)>,
+    /// It moves its windows to the other half at the next question for its resident memory.
+    moves_after_scan: bool,
     /// The program's windows after the exec that comes before the next collapse.
     execs_to: Option<Vec<Cell>>,
     /// It became another program since [`Program::renew`].
@@ -85,6 +92,8 @@ impl Model {
             ended: false,
             halted: false,
             new_memory: false,
+            maps: None,
+            moves_after_scan: false,
             execs_to: None,
             is_another: false,
             cpu: Duration::ZERO,
@@ -139,6 +148,11 @@ impl Model {
     }
 }
 
+fn to_the_other_half(cells: &mut [Cell]) {
+    let half = cells.len() / 2;
+    cells.rotate_left(half);
+}
+
 fn index(window: Window) -> usize {
     usize::try_from(window.0 - FIRST).unwrap()
 }
@@ -146,8 +160,8 @@ fn index(window: Window) -> usize {
 impl Program for Model {
     fn mappings(&self) -> Result<Vec<Mapping>, Error> {
         self.ask(5, |world| {
-            let start = Window(FIRST).start().0;
-            let end = start + world.cells.len() as u64 * PageSize::Huge.bytes().0;
+            let (first, end) = world.maps.unwrap_or((0, world.cells.len() as u64));
+            let [start, end] = [first, end].map(|index| Window(FIRST + index).start().0);
             vec![Mapping {
                 range: AddressRange::new(start, end).unwrap(),
                 permissions: Permissions { read: true, write: true, execute: false, shared: false },
@@ -203,6 +217,9 @@ impl Program for Model {
 
     fn resident(&self) -> Result<Bytes, Error> {
         self.ask(15, |world| {
+            if std::mem::take(&mut world.moves_after_scan) {
+                to_the_other_half(&mut world.cells);
+            }
             let cells: u64 = world.cells.iter().map(Cell::resident).sum();
             Pages(cells + world.elsewhere + world.lazily_freed).bytes()
         })

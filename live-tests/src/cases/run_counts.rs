@@ -4,6 +4,7 @@ use std::io::{BufRead as _, Read as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Stdio};
 
+use linux::probe::HostFacts;
 use serde_json::Value;
 
 use super::command::json;
@@ -16,6 +17,7 @@ use crate::host::{Host, LiveTest, tests};
 pub(crate) const TESTS: &[LiveTest] = tests! {
     run_counts requires [Root, MasuCommand, PreloadLibrary, HugePageModes, PageFrames];
     the_report_and_stat_agree_on_downgraded_windows [Python];
+    sparse_windows_that_the_program_moves_are_split [Python, RemoteAdvice, PagemapScan];
     lazily_freed_memory_stays_the_kernels_under_run [Python, RemoteCollapse, PageTableWalk];
     the_kinds_of_a_python_with_numpy_do_not_depend_on_its_start [Python, Numpy, Shell];
 };
@@ -100,6 +102,52 @@ fn lazily_freed_memory_stays_the_kernels_under_run(_: &Host) -> Outcome {
     let (before, after): (u64, u64) = (before.parse()?, after.parse()?);
     assert!(before > 12 << 10 && after >= before / 20 * 19, "{before} KiB, then {after} KiB");
     assert_eq!((said.code(), right), (0, "True"));
+    Ok(())
+}
+
+/// Sixteen windows with data in every eighth page, in seven places by turns, a second in two or three, until most of the
+/// memory is returned: KiB at first and at the end, and whether the content is right.
+const MOVES: &str = r#"
+import ctypes, re, time
+libc = ctypes.CDLL(None)
+libc.mmap.restype = libc.mremap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+libc.mremap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]
+W, N = 2 << 20, 16
+SIZE = N * W
+def kib(): return int(re.search(r"RssAnon:\s+(\d+)", open("/proc/self/status").read())[1])
+base = kib()
+first = (libc.mmap(None, 7 * (SIZE + W) + W, 0, 0x4022, -1, 0) + W - 1) & ~(W - 1)
+places = [first + place * (SIZE + W) for place in range(7)]
+at = libc.mmap(places[0], SIZE, 3, 0x32, -1, 0)
+for page in range(0, SIZE, 8 * 4096): ctypes.memset(at + page, 7, 1)
+before, turn, end = kib() - base, 0, time.monotonic() + 60
+while kib() - base > before // 2 and time.monotonic() < end:
+    time.sleep(0.4)
+    turn += 1
+    to = libc.mremap(at, SIZE, SIZE, 3, places[turn % 7])
+    libc.mmap(at, SIZE, 0, 0x4032, -1, 0)
+    at = to
+print(before, kib() - base, all(ctypes.string_at(at + page, 2) == b"\7\0" for page in range(0, SIZE, 8 * 4096)))
+"#;
+
+/// masu holds no CAP_SYS_ADMIN here, and sees no frames.
+fn sparse_windows_that_the_program_moves_are_split(host: &Host) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    if !HostFacts::gather(host.files()).split_frees_zero_pages.is_yes() {
+        return Ok(());
+    }
+    let python = programs::python().ok_or("no python3")?;
+    let report = Report::new("moves");
+    let command = [python.to_str().ok_or("a path that is no text")?, "-c", MOVES];
+    let said = said(&mut run(&["--max-extra-rss", "0", "--report", report.path(), "--json"], &command)?)?;
+    let words: Vec<&str> = said.out.split_whitespace().collect();
+    let [before, after, right] = words[..] else { return Err(format!("{said:?}").into()) };
+    let (before, after): (u64, u64) = (before.parse()?, after.parse()?);
+    assert_eq!((said.code(), right), (0, "True"));
+    assert!(before > 30 << 10 && after <= before / 2, "{before} KiB, then {after} KiB");
+    let report = report.read()?;
+    assert!(report["demoted_windows"].as_u64() > Some(8), "{report}");
     Ok(())
 }
 

@@ -19,6 +19,7 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     thin_windows_shrink_to_what_was_touched_and_keep_their_content;
     dense_windows_are_left_as_they_are;
     a_window_is_not_split_while_it_is_being_filled;
+    windows_that_move_after_each_scan_are_split_like_those_that_stay;
     a_single_byte_anywhere_makes_a_page_not_zero;
     looking_brings_nothing_into_memory;
     windows_that_a_fork_shares_and_locked_ones_are_left_alone;
@@ -173,6 +174,33 @@ fn a_window_is_not_split_while_it_is_being_filled(host: &Host) -> Outcome {
     rounds(&mut trimmer, 6)?;
     assert_eq!(trimmer.totals.demoted, 0, "and it is full now");
     process.check(heap.all(), 7)?;
+    Ok(())
+}
+
+/// All of a mapping, and the middle of another; where frames are visible.
+fn windows_that_move_after_each_scan_are_split_like_those_that_stay(host: &Host) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    if !returns_memory(host) {
+        return Ok(());
+    }
+    let mut process = TargetProcess::start()?;
+    let mut whole = advised(&mut process, 4)?;
+    let rest = advised(&mut process, 6)?;
+    for heap in [whole, rest] {
+        process.write(heap.all().every(8), 7)?;
+        all_huge(host, &process, heap)?;
+    }
+    let mut part = rest.pages(512, 3 * 512);
+    let mut trimmer = trimmer(host, &process)?;
+    for _ in 0..12 {
+        rounds(&mut trimmer, 1)?;
+        whole = process.move_away(whole.all())?;
+        part = process.move_away(part)?.all();
+    }
+    let totals = trimmer.totals;
+    assert!(totals.demoted >= 9, "a tenth may stay: {totals:?}");
+    assert_eq!(totals.counted, 2 * totals.demoted, "{totals:?}");
+    assert!(own_pages(&process, whole)? < 4 * 512);
     Ok(())
 }
 

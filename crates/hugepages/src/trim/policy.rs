@@ -18,9 +18,12 @@
 //!   for longer: khugepaged makes thin windows huge again where the program asked for huge pages, eight of them every
 //!   ten seconds, and for ever. So it is never more than some dozen windows ahead. A window whose count fell after it
 //!   was counted is being filled, and must keep still for up to 64.
+//! - **Moves.** A window that the program moves keeps its age and its last count ([`moved`]).
 //! - **Cost.** Unchanged windows are scanned at growing intervals; the pause after a scan grows with its cost.
 //!
 //! No I/O, no clock, no randomness.
+
+pub mod moved;
 
 use std::time::Duration;
 
@@ -94,6 +97,8 @@ struct Counted {
     zero: Pages,
     /// Time at which this figure was first found.
     since: Duration,
+    /// Counted at another address, and not certainly in the same window.
+    is_elsewhere: bool,
 }
 
 /// Result of an exact count.
@@ -130,15 +135,16 @@ impl HugeWindow {
 
     /// Adds an exact count at the time `now`, in `scan`.
     pub fn count(&mut self, zero: Pages, now: Duration, scan: u64, s: Settings) -> Finding {
-        match self.counted {
+        match &mut self.counted {
             Some(counted) if counted.zero == zero => {
+                counted.is_elsewhere = false;
                 let is_stable = zero > Pages(0) && now.saturating_sub(counted.since) >= s.still_for;
                 return if is_stable { Finding::Stable } else { Finding::of_unstable(zero) };
             }
-            Some(_) => self.disturb(scan),
-            None => {}
+            Some(counted) if !counted.is_elsewhere => self.disturb(scan),
+            Some(_) | None => {}
         }
-        self.counted = Some(Counted { zero, since: now });
+        self.counted = Some(Counted { zero, since: now, is_elsewhere: false });
         Finding::of_unstable(zero)
     }
 
@@ -151,6 +157,18 @@ impl HugeWindow {
     /// Forgets for how long it was unchanged, in `scan`: the program could not run.
     pub fn halted(&mut self, scan: u64) {
         (self.still_since, self.due, self.counted) = (scan, scan + 1, None);
+    }
+
+    /// The window at another address, where it is sampled in `scan`. `is_certain`: it is the same huge page.
+    #[must_use]
+    pub fn moved(self, scan: u64, is_certain: bool) -> HugeWindow {
+        let counted = self.counted.map(|counted| Counted { is_elsewhere: !is_certain, ..counted });
+        HugeWindow { due: scan, counted, ..self }
+    }
+
+    /// Sampled pages that seemed to hold only zeros, at the last sample.
+    pub fn sampled(&self) -> Pages {
+        self.sampled
     }
 
     /// Best known number of its zero pages.
@@ -321,6 +339,21 @@ mod tests {
             known.disturb(scan);
         }
         assert!(!known.is_still(99 + 63) && known.is_still(99 + 64));
+    }
+
+    #[test]
+    fn a_moved_window_keeps_its_age_and_its_count() {
+        let known = HugeWindow::first(Pages(56), 1, 0);
+        let moved = known.moved(2, false);
+        assert!(moved.is_due(2) && moved.is_still(2));
+        let mut counted = known;
+        counted.count(Pages(440), SECOND, 2, S);
+        for is_certain in [false, true] {
+            assert_eq!(counted.moved(3, is_certain).count(Pages(440), SECOND * 2, 3, S), Finding::Stable);
+            let mut changed = counted.moved(3, is_certain);
+            assert_eq!(changed.count(Pages(439), SECOND * 2, 3, S), Finding::Unstable);
+            assert_eq!(changed.is_still(4), !is_certain, "another window is not one that is being filled");
+        }
     }
 
     #[test]
