@@ -182,13 +182,13 @@ pub enum End {
 }
 
 impl End {
-    /// End of a window that is in this state now, with the pages among the resident ones that were freed lazily.
+    /// End of a window that is in this state now, with the pages among the resident ones that were freed lazily. Some may
+    /// be in use again. Such pages are a part: a window that is freed whole stays huge.
     fn of(now: WindowState, lazily_freed: Pages) -> End {
-        let now = WindowState { resident: kept(now, lazily_freed), ..now };
         match now {
             // Zero pages are memory that was read since.
             WindowState { resident: Pages(0), swapped: Pages(0), .. } => End::Unmapped,
-            _ if is_torn(now) => End::Torn,
+            _ if is_torn(now) || lazily_freed > Pages(0) => End::Torn,
             _ => End::SplitByOthers,
         }
     }
@@ -423,7 +423,7 @@ mod tests {
         assert_eq!([end(512, 0, 0, 0), end(400, 112, 0, 0), end(0, 0, 512, 0)], [End::SplitByOthers; 3]);
         assert_eq!([end(128, 0, 0, 0), end(1, 0, 9, 0)], [End::Torn; 2]);
         assert_eq!(end(512, 0, 0, 256), End::Torn, "a part freed lazily is given back, and in memory");
-        assert_eq!(end(512, 0, 0, 512), End::Unmapped);
+        assert_eq!(end(512, 0, 0, 512), End::Torn, "its pages may be in use again");
     }
 
     #[test]

@@ -426,6 +426,13 @@ impl Target {
         if self.windows().is_empty() {
             return Ok(()); // planned for a program that is gone
         }
+        if self.huge.states().contains_key(&window) {
+            let program = self.process.program();
+            let state = program.state(window)?.unwrap_or_default();
+            if act::held(state) > 0 {
+                self.huge.record_state(window, state, program)?; // split since the scan
+            }
+        }
         // The plan's budget was estimated without a lock; the binding one is the present remainder.
         let left = self.budget()?.left(self.settings.max_extra_rss);
         let source = self.process.source();

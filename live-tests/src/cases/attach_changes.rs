@@ -117,8 +117,8 @@ fn undo_splits_what_the_program_tore_after_the_last_look(host: &Host) -> Outcome
     Ok(())
 }
 
-/// The kernel splits such windows (MADV_FREE), and their pages are in memory still: no fork split them. Splitting a
-/// window again counts its end once.
+/// The kernel splits such windows (MADV_FREE), and their pages are in memory still: no fork split them. Pages that are in
+/// use again before masu looks change nothing.
 fn lazily_freed_halves_are_given_back_in_part_and_split_by_nobody(host: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let mut process = TargetProcess::start()?;
@@ -144,6 +144,18 @@ fn lazily_freed_halves_are_given_back_in_part_and_split_by_nobody(host: &Host) -
     assert_eq!((ends.torn, ends.split_by_others), (2, 0), "{ends:?}");
     process.check(freed, 7)?;
     process.check(kept, 7)?;
+    for _ in 0..3 {
+        process.write(heap.all(), 7)?;
+        let script = |_| use_parts(&mut process, &[heap.all()]);
+        ScriptedDriver::new(script, |_| false).attach(&mut targets, settings(Until::Settled))?;
+        for window in 0..4 {
+            process.advise(heap.pages(window * 512 + 128, window * 512 + 384), libc::MADV_FREE)?;
+        }
+    }
+    let ends = targets[0].ends();
+    assert!(ends.torn > 2 && (ends.unmapped, ends.split_by_others) == (0, 0), "{ends:?}");
+    assert_eq!(ends.sum() + targets[0].promoted_now(), targets[0].totals.promoted, "{ends:?}");
+    process.check(kept.first(64), 7)?;
     Ok(())
 }
 
