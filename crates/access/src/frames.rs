@@ -26,6 +26,8 @@ pub struct WindowFrames {
     pub lazily_freed: PageSet,
     /// Blocks with pages that are not mapped in this window, in order of their first mapped page.
     pub partial: Vec<PartialBlock>,
+    /// The same, with pages that another process maps too, after a fork: it may map the rest of the block.
+    pub shared_partial: Vec<PartialBlock>,
 }
 
 /// Block of which this window maps a part.
@@ -79,7 +81,7 @@ pub fn read(pagemap: &Pagemap, table: &FrameTable, window: Window) -> Result<Opt
 pub fn judge(entries: &[PageEntry], flags: impl Fn(u64, usize) -> Vec<FrameFlags>) -> WindowFrames {
     let mut found = WindowFrames::default();
     let mut groups: BTreeMap<u64, Vec<FrameFlags>> = BTreeMap::new();
-    let mut blocks: BTreeMap<u64, PartialBlock> = BTreeMap::new();
+    let mut blocks: BTreeMap<u64, (PartialBlock, bool)> = BTreeMap::new();
     for run in runs(entries) {
         let own = flags(run.frame, run.pages);
         for (number, flag) in (0..run.pages).zip(&own) {
@@ -94,16 +96,21 @@ pub fn judge(entries: &[PageEntry], flags: impl Fn(u64, usize) -> Vec<FrameFlags
                     of_block = group[head];
                     let frame = group_start + head as u64;
                     let new = PartialBlock { frame, pages: Pages(pages as u64), mapped: Pages(0), first: page };
-                    blocks.entry(frame).or_insert(new).mapped.0 += 1;
+                    let (block, is_shared) = blocks.entry(frame).or_insert((new, false));
+                    block.mapped.0 += 1;
+                    *is_shared |= !run.is_own;
                 }
             }
-            if of_block.is_anonymous() && !of_block.is_swap_backed() {
+            if run.is_own && of_block.is_anonymous() && !of_block.is_swap_backed() {
                 found.lazily_freed.insert(page);
             }
         }
     }
-    found.partial = blocks.into_values().filter(|block| block.mapped < block.pages).collect();
+    for (block, is_shared) in blocks.into_values().filter(|(block, _)| block.mapped < block.pages) {
+        if is_shared { found.shared_partial.push(block) } else { found.partial.push(block) }
+    }
     found.partial.sort_by_key(|block| block.first);
+    found.shared_partial.sort_by_key(|block| block.first);
     found
 }
 
@@ -116,8 +123,9 @@ fn block_around(group: &[FrameFlags], at: usize) -> Option<(usize, usize)> {
     Some((head, 1 + group[head + 1..].iter().take_while(|flags| flags.is_tail()).count()))
 }
 
-/// Neighbouring pages of the process's own in consecutive frames.
+/// Neighbouring pages in consecutive frames: all of the process's own, or all shared.
 struct Run {
+    is_own: bool,
     page: usize,
     frame: u64,
     pages: usize,
@@ -126,12 +134,14 @@ struct Run {
 fn runs(entries: &[PageEntry]) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     for (page, entry) in entries.iter().enumerate().take(PAGES_PER_WINDOW) {
-        // A shared page: a forked child may map the rest of its block, and the zero page is nobody's.
-        let own = entry.frame().filter(|_| !entry.is_file() && entry.is_exclusive());
-        let Some(frame) = own else { continue };
-        match runs.last_mut().filter(|run| run.page + run.pages == page && run.frame + run.pages as u64 == frame) {
+        let Some(frame) = entry.frame().filter(|_| !entry.is_file()) else { continue };
+        let is_own = entry.is_exclusive();
+        let is_next = |run: &&mut Run| {
+            run.is_own == is_own && run.page + run.pages == page && run.frame + run.pages as u64 == frame
+        };
+        match runs.last_mut().filter(is_next) {
             Some(run) => run.pages += 1,
-            None => runs.push(Run { page, frame, pages: 1 }),
+            None => runs.push(Run { is_own, page, frame, pages: 1 }),
         }
     }
     runs
@@ -179,7 +189,7 @@ mod tests {
         (0..128).for_each(|page| entries[page] = own(512 + page as u64));
         let found = judge(&entries, machine);
         let torn = PartialBlock { frame: 512, pages: Pages(512), mapped: Pages(128), first: 0 };
-        assert_eq!(found, WindowFrames { lazily_freed: PageSet::EMPTY, partial: vec![torn] });
+        assert_eq!(found, WindowFrames { partial: vec![torn], ..WindowFrames::default() });
         let mut blocks = Blocks::default();
         blocks.add(torn);
         assert_eq!((blocks.unmapped(512), blocks.unmapped_in_all()), (Pages(384), Pages(384)));
@@ -220,11 +230,17 @@ mod tests {
     }
 
     #[test]
-    fn shared_and_file_pages_do_not_count() {
+    fn file_pages_do_not_count_and_shared_ones_only_among_the_shared_blocks() {
         let mut entries = vec![PageEntry(0); PAGES_PER_WINDOW];
-        entries[0] = PageEntry(1 << 63 | 512);
-        entries[1] = PageEntry(1 << 63 | 1 << 56 | 1 << 61 | 2000);
+        entries[0] = PageEntry(1 << 63 | 1 << 56 | 1 << 61 | 600);
+        entries[1] = PageEntry(1 << 63 | 2000);
         assert_eq!(judge(&entries, machine), WindowFrames::default());
+        entries[2] = PageEntry(1 << 63 | 512);
+        entries[3] = own(513);
+        let torn = PartialBlock { frame: 512, pages: Pages(512), mapped: Pages(2), first: 2 };
+        assert_eq!(judge(&entries, machine), WindowFrames { shared_partial: vec![torn], ..WindowFrames::default() });
+        let whole: Vec<PageEntry> = (512..1024).map(|frame| PageEntry(1 << 63 | (frame % 2) << 56 | frame)).collect();
+        assert_eq!(judge(&whole, machine), WindowFrames::default());
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use access::PageSet;
+use access::frames::PartialBlock;
 use access::residency::WindowState;
 use linux::Error;
 use linux::process_madvise::Advice;
@@ -274,8 +275,10 @@ pub enum TornBlock {
     None,
     /// Split, which freed this memory: the kernel had kept and charged it.
     Split(Bytes),
-    /// The kernel did not split it, and keeps this memory: a page is locked, in use, or another process maps it.
+    /// The kernel did not split it, and keeps this memory: a page is locked or in use.
     Stays(Bytes),
+    /// The kernel does not split it, and keeps this memory: another process maps it, after a fork.
+    Shared(Bytes),
 }
 
 /// Splits the block of a window that the program gave back in part. The advice goes to one of its pages. Where frames are
@@ -291,19 +294,24 @@ pub fn split_torn(program: &dyn Program, window: Window) -> Result<TornBlock, Er
     }
     // Since the caller's look the window may have become huge, and the advice would split it.
     let Some(state) = program.state(window)?.filter(|state| is_torn(*state)) else { return Ok(TornBlock::None) };
-    let missing = Pages((PAGES_PER_WINDOW as u64).saturating_sub(held(state)));
+    let whole = Pages(PAGES_PER_WINDOW as u64);
     let frames = program.frames(window)?;
     let is_seen = frames.is_some();
     let block = match frames {
         Some(frames) => {
-            let whole = Pages(PAGES_PER_WINDOW as u64);
-            let torn = frames.partial.into_iter().find(|block| block.pages == whole);
-            torn.map(|block| (block.first, Pages(block.pages.0.saturating_sub(block.mapped.0))))
+            let unmapped = |block: &PartialBlock| Pages(block.pages.0.saturating_sub(block.mapped.0));
+            let is_whole = |block: &&PartialBlock| block.pages == whole;
+            // The other process may map the rest, unless the kernel counts pages with a part that nobody maps.
+            let shared = frames.shared_partial.iter().find(is_whole).filter(|_| torn_before.is_some());
+            if let Some(block) = shared {
+                return Ok(TornBlock::Shared(unmapped(block).bytes()));
+            }
+            frames.partial.iter().find(is_whole).map(|block| (block.first, unmapped(block)))
         }
-        None => program.first_present(window)?.map(|page| (page, missing)),
+        None => program.first_present(window)?.map(|page| (page, Pages(whole.0.saturating_sub(held(state))))),
     };
-    let Some((page, unmapped)) = block else { return Ok(TornBlock::None) };
-    let start = window.page(page).0;
+    let Some((first, unmapped)) = block else { return Ok(TornBlock::None) };
+    let start = window.page(first).0;
     let Ok(page) = AddressRange::new(start, start + PageSize::Small.bytes().0) else { return Ok(TornBlock::None) };
     let before = program.splits_of_host();
     if program.advise(page, Advice::Cold) == Err(Errno::SRCH) {

@@ -10,7 +10,7 @@
 //! visible, all windows are looked at again when the kernel has counted another torn page.
 //! A split is known by the kernel's counters.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use linux::Error;
 use units::{Bytes, PAGES_PER_WINDOW, Pages, Window};
@@ -33,6 +33,8 @@ pub struct Torn {
     pub returned: Bytes,
     /// Windows whose block the kernel did not split at the last attempt, and the memory that it keeps of each.
     stays: BTreeMap<Window, Bytes>,
+    /// The same of blocks that a fork shares: the other process has them, too.
+    shared: BTreeMap<Window, Bytes>,
 }
 
 /// Resident pages of a window with holes, and whether it was tried.
@@ -52,11 +54,23 @@ impl Torn {
             self.windows.insert(window, same.unwrap_or(Holed { resident, is_tried: false }));
         }
         self.stays.retain(|window, _| self.windows.contains_key(window));
+        self.shared.retain(|window, _| self.windows.contains_key(window));
     }
 
     /// Windows whose blocks stay, and the memory that the kernel keeps of them.
     pub fn stays(&self) -> (u64, Bytes) {
+        let (own, shared) = (self.stays_own(), self.stays_shared());
+        (own.0 + shared.0, own.1 + shared.1)
+    }
+
+    /// The same without those that a fork shares.
+    pub fn stays_own(&self) -> (u64, Bytes) {
         (self.stays.len() as u64, self.stays.values().copied().sum())
+    }
+
+    /// The same of those that a fork shares.
+    pub fn stays_shared(&self) -> (u64, Bytes) {
+        (self.shared.len() as u64, self.shared.values().copied().sum())
     }
 
     /// Windows to try: none while the host has no torn huge page.
@@ -88,26 +102,32 @@ impl Torn {
             return Ok(false);
         }
         self.stays.remove(&window);
+        self.shared.remove(&window);
         let block = act::split_torn(program, window)?;
         match block {
             TornBlock::None => {}
             TornBlock::Split(freed) => (self.split, self.returned) = (self.split + 1, self.returned + freed),
             TornBlock::Stays(kept) => drop(self.stays.insert(window, kept)),
+            TornBlock::Shared(kept) => drop(self.shared.insert(window, kept)),
         }
         Ok(matches!(block, TornBlock::Split(_)))
     }
 
-    /// Looks for all windows with holes, and tries them, until `stop`.
+    /// Looks for all windows with holes, and tries them, until `stop`. Those that a fork shares are tried again.
     ///
     /// # Errors
     /// `Gone` when the process ended.
     pub fn split_all(&mut self, program: &dyn Program, stop: &dyn Fn() -> bool) -> Result<(), Error> {
         if program.torn_on_host() == Some(0) {
             self.stays.clear();
+            self.shared.clear();
             return Ok(());
         }
         self.update(program.holed_windows()?.into_iter());
-        for window in self.to_try(program) {
+        // Windows that a fork shared may be the program's alone now.
+        let mut windows: BTreeSet<Window> = self.to_try(program).into_iter().collect();
+        windows.extend(self.shared.keys());
+        for window in windows {
             if stop() || program.torn_on_host() == Some(0) {
                 break;
             }
@@ -120,6 +140,7 @@ impl Torn {
     pub fn clear(&mut self) {
         self.windows.clear();
         self.stays.clear();
+        self.shared.clear();
     }
 }
 

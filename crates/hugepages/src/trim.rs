@@ -80,6 +80,8 @@ pub struct Totals {
     pub torn_returned: Bytes,
     /// Torn windows whose blocks the kernel does not split, and the memory that it keeps of them.
     pub torn_left: (u64, Bytes),
+    /// The same of those that a fork shares: each of its processes counts them.
+    pub torn_shared: (u64, Bytes),
     /// Huge windows that a fork shares, so that they are neither read nor split, and the memory that may be wasted in
     /// them: the most at a time. Windows that were full before the fork are not among them.
     pub shared_left: (u64, Bytes),
@@ -300,7 +302,9 @@ impl Trimmer {
             self.torn.split_all(self.program.as_ref(), stop)?;
             (self.totals.torn, self.totals.torn_returned) = (self.torn.split, self.torn.returned);
         }
-        self.totals.torn_left = if is_due { self.torn.stays() } else { self.totals.torn_left };
+        if is_due {
+            (self.totals.torn_left, self.totals.torn_shared) = (self.torn.stays_own(), self.torn.stays_shared());
+        }
         Ok(())
     }
 

@@ -24,6 +24,7 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     sigterm_ends_a_start_behind_a_supervisor_that_never_answers;
     a_program_with_many_mappings_gets_as_many_as_alone;
     torn_huge_pages_that_are_locked_have_a_line;
+    torn_huge_pages_that_a_fork_shares_are_counted_once;
     a_copy_in_the_background_is_named_and_counted;
     a_program_whose_first_thread_has_ended_is_named;
 };
@@ -105,18 +106,22 @@ int main(int c, char **v) {
 "#;
 
 /// 16 huge windows, locked; gives back three quarters of each, and stays for some seconds.
+///
+/// With an argument, two processes after a fork do so, one after the other, without a lock.
 const TORN: &str = r#"
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
-int main(void) {
+int main(int argc, char **argv) {
     size_t w = 2 << 20, n = 16 * w;
+    (void)argv;
     char *p = mmap(0, n + w, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     p = (char *)(((size_t)p + w - 1) & ~(w - 1));
     madvise(p, n, MADV_HUGEPAGE);
     memset(p, 1, n);
-    if (mlock(p, n)) return 77;
-    for (size_t i = 0; i < n; i += w) if (madvise(p + i + w / 4, w / 4 * 3, 24)) return 78;
+    if (argc > 1) fork();
+    else if (mlock(p, n)) return 77;
+    for (size_t i = 0; i < n; i += w) if (madvise(p + i + w / 4, w / 4 * 3, argc > 1 ? 4 : 24)) return 78;
     sleep(6);
     return 0;
 }
@@ -303,10 +308,11 @@ fn a_program_with_many_mappings_gets_as_many_as_alone(_: &Host) -> Outcome {
     Ok(())
 }
 
+const TORN_COUNTER: &str = "/sys/kernel/mm/transparent_hugepage/hugepages-2048kB/stats/nr_anon_partially_mapped";
+
 /// The kernel splits no locked page: it keeps and charges what the program gave back.
 fn torn_huge_pages_that_are_locked_have_a_line(_: &Host) -> Outcome {
-    const COUNTER: &str = "/sys/kernel/mm/transparent_hugepage/hugepages-2048kB/stats/nr_anon_partially_mapped";
-    if !std::path::Path::new(COUNTER).exists() {
+    if !std::path::Path::new(TORN_COUNTER).exists() {
         return Ok(()); // before Linux 6.13 a torn page that stays is not told from others
     }
     let _quiet = no_automatic_huge_pages()?;
@@ -324,6 +330,26 @@ fn torn_huge_pages_that_are_locked_have_a_line(_: &Host) -> Outcome {
     // attach has no right to see frames.
     assert!(attach["torn_on_host"].as_u64() >= Some(16) && attach["torn_windows"] == 0, "{attach}");
     assert_eq!(running.said()?.code(), 0);
+    Ok(())
+}
+
+/// Both processes of a fork gave back the same parts: the kernel keeps and charges each once.
+fn torn_huge_pages_that_a_fork_shares_are_counted_once(_: &Host) -> Outcome {
+    if !std::path::Path::new(TORN_COUNTER).exists() {
+        return Ok(()); // before Linux 6.13 they are not told from those of which the child maps the rest
+    }
+    let _quiet = no_automatic_huge_pages()?;
+    let folder = Folder::make("processes-torn-fork")?;
+    let program = compile(&folder, "cc", "torn", TORN, &[])?;
+    let (mut command, report) = reported(&[], &[&program, "fork"], "torn-fork")?;
+    let ended = said(&mut command)?;
+    assert_eq!(ended.code(), 0, "{ended:?}");
+    let report = report.read()?;
+    let (split, left) = (report["torn_windows"].as_u64(), report["torn_left_windows"].as_u64());
+    let (split, left) = (split.ok_or("no number")?, left.ok_or("no number")?);
+    // The first may be looked at before the second has given back its part.
+    assert!(left > 0 && left <= 16 && split + left >= 16, "{report}");
+    assert_eq!(report["torn_left_bytes"], Value::from(left * 3 * (512 << 10)), "{report}");
     Ok(())
 }
 

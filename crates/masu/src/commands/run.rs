@@ -284,7 +284,8 @@ fn fill(
     report.demoted_windows = seen.demoted;
     report.returned_bytes = seen.returned;
     (report.torn_windows, report.torn_returned_bytes) = seen.torn;
-    (report.torn_left_windows, report.torn_left_bytes) = seen.torn_left;
+    report.torn_left_windows = seen.torn_left.0 + seen.torn_shared.0;
+    report.torn_left_bytes = seen.torn_left.1 + seen.torn_shared.1;
     (report.shared_left_windows, report.shared_left_bytes) = seen.shared_left;
     (report.promoted_windows, report.promoted_still_huge_windows) = seen.promoted_again;
     report.reserved_ever_windows = seen.reserved_ever;

@@ -67,6 +67,8 @@ pub struct Seen {
     pub torn: (u64, Bytes),
     /// Torn windows whose blocks the kernel does not split, and the memory that it keeps of them.
     pub torn_left: (u64, Bytes),
+    /// The same of blocks that a fork shares: the most in one process.
+    pub torn_shared: (u64, Bytes),
     /// Huge windows that a fork shares, so that they are neither read nor split, and the memory that may be wasted in
     /// them: the most in one process. Processes of one fork share the same windows.
     pub shared_left: (u64, Bytes),
@@ -363,6 +365,7 @@ fn add_trimmed(trimmer: Option<Trimmer>, seen: &mut Seen) {
         seen.torn.1 += trimmer.totals.torn_returned;
         seen.torn_left.0 += trimmer.totals.torn_left.0;
         seen.torn_left.1 += trimmer.totals.torn_left.1;
+        seen.torn_shared = seen.torn_shared.max(trimmer.totals.torn_shared);
         seen.shared_left = seen.shared_left.max(trimmer.totals.shared_left);
         seen.promoted_again.0 += trimmer.totals.promoted_again;
         seen.promoted_again.1 += trimmer.promoted_still_huge();
