@@ -34,7 +34,7 @@ pub use proc::{
     kpageflags, map_files, map_limit, maps, meminfo, memory_file, mounts, open_inodes, pagemap, pressure, processes,
     shared_segments, smaps, stat, status, user_namespace, vmstat, zoneinfo,
 };
-use proc::{frame_file, key_lines};
+use proc::{frame_file, key_lines, system_call};
 use process::forked;
 #[cfg(test)]
 use process::quiet_process;

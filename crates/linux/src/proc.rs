@@ -28,6 +28,7 @@ pub mod shared_segments;
 pub mod smaps;
 pub mod stat;
 pub mod status;
+pub mod system_call;
 pub mod user_namespace;
 pub mod vmstat;
 pub mod zoneinfo;

@@ -1,6 +1,6 @@
 //! One system call in the name of another process: the flag is set, and the process does not notice.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use super::Outcome;
 use super::halted::Freezer;
 use super::programs::{Running, TIME_LIMIT};
 use crate::host::{Host, LiveTest, tests};
-use crate::target_process::task::{FLAG, SLEEP_MS, queued_signal};
+use crate::target_process::task::{FLAG, SLEEP_MS, WRITTEN, queued_signal};
 
 /// Tests of this file, and their requirements.
 pub(crate) const TESTS: &[LiveTest] = tests! {
@@ -21,6 +21,7 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     a_sleeping_process_sleeps_on;
     a_call_that_is_never_restarted_is_made_again;
     a_process_that_waits_for_input_gets_it;
+    a_transfer_is_not_ended_in_part;
     a_computation_comes_out_the_same [RealProcessor];
     no_signal_is_lost [RealProcessor];
     a_stopped_process_stays_stopped [RealProcessor];
@@ -166,6 +167,20 @@ fn a_process_that_waits_for_input_gets_it(host: &Host) -> Outcome {
     task.until(host, 'S')?;
     task.running.0.stdin.as_mut().ok_or("no pipe")?.write_all(&[42])?;
     assert_eq!(task.outcome()?.0, "1:42");
+    Ok(())
+}
+
+/// A stop would end a write to a full pipe with a part of its bytes. Another thread makes the call, if there is one.
+fn a_transfer_is_not_ended_in_part(host: &Host) -> Outcome {
+    for others in [0, 1] {
+        let mut task = Task::counting("write", others)?;
+        task.until(host, 'S')?;
+        let answer = forbid_huge_pages(host.files(), task.pid(), true);
+        assert_eq!(answer, if others == 0 { Err(NotCalled::Transfer(task.pid())) } else { Ok(()) });
+        let mut written = vec![0; WRITTEN];
+        task.said.read_exact(&mut written)?;
+        assert_eq!(task.outcome()?.0, WRITTEN.to_string(), "{others} other threads");
+    }
     Ok(())
 }
 

@@ -19,7 +19,7 @@ pub const FLAG: &str = "--task";
 pub const SLEEP_MS: u64 = 1200;
 
 /// Rounds of the computation that must come out right.
-const ROUNDS: u64 = 60_000_000;
+const ROUNDS: u64 = 150_000_000;
 
 static QUEUED: AtomicU64 = AtomicU64::new(0);
 static ALARMS: AtomicU64 = AtomicU64::new(0);
@@ -45,6 +45,7 @@ pub fn run() -> ExitCode {
         "futex" => futex(),
         "epoll" => epoll(),
         "read" | "filtered" => read(),
+        "write" => write(count),
         "compute" => format!("{:#x}", compute(1)),
         "threads" => threads(),
         "signals" => return signals(),
@@ -104,6 +105,17 @@ fn read() -> String {
     // SAFETY: one byte, which outlives the call.
     let answer = unsafe { libc::read(0, byte.as_mut_ptr().cast(), 1) };
     format!("{}:{}", said(answer as i64), byte[0])
+}
+
+/// Number of bytes of [`write`]: more than a pipe takes.
+pub const WRITTEN: usize = 1 << 20;
+
+/// One call, with `others` threads beside it that wait for input.
+fn write(others: u64) -> String {
+    (0..others).for_each(|_| drop(std::thread::spawn(read)));
+    let bytes = vec![b'x'; WRITTEN];
+    // SAFETY: the bytes outlive the call, which reads them.
+    said(unsafe { libc::write(1, bytes.as_ptr().cast(), WRITTEN) } as i64)
 }
 
 /// Integers and floating point at once, in registers. Any register that is not restored changes the outcome.

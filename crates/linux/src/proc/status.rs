@@ -101,6 +101,19 @@ pub fn status(files: &impl KernelFiles, pid: Pid) -> Result<Status, Error> {
     parse(&text, &object)
 }
 
+/// Number of times that a thread has waited so far (`voluntary_ctxt_switches`).
+///
+/// # Errors
+/// `Gone` if the thread ended.
+pub fn waits(files: &impl KernelFiles, thread: Pid) -> Result<u64, Error> {
+    let path = thread.file("status");
+    let object = format!("/{path}");
+    let text = files.read(&path).map_err(|errno| Error::of_process("read", &object, errno))?;
+    let mut values = text.lines().filter_map(split).filter(|(key, _)| *key == "voluntary_ctxt_switches");
+    let value = values.next().and_then(|(_, value)| value.trim().parse().ok());
+    value.ok_or_else(|| Error::malformed(&object, "no voluntary_ctxt_switches"))
+}
+
 /// Lines in use, unparsed.
 #[derive(Default)]
 struct Lines<'a> {

@@ -16,6 +16,9 @@
 //! * It is restored at a stop of the same kind as the first, so no instruction of its own runs in between.
 //! * A thread in a restartable sequence (rseq) runs on until it has left it.
 //! * A process stopped by job control (Ctrl-Z) runs for the one call and stops again.
+//! * A thread in a transfer that a stop would end in part (`write` to a pipe) is not stopped: another one is, or the
+//!   transfer's end is awaited. The call of a thread that runs is not visible: it is stopped if it does not wait at all
+//!   for some milliseconds.
 //! * Waiting calls that the kernel does not restart by itself (`epoll_wait`, `semop` and others that signal(7) lists)
 //!   are made again, unless a pending signal must make them answer EINTR.
 //!
@@ -39,7 +42,9 @@
 mod tracee;
 mod tracer;
 
+use std::collections::BTreeMap;
 use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::process::{PidfdFlags, pidfd_open};
@@ -49,7 +54,8 @@ use self::tracer::NoAnswer;
 use crate::cgroup::freezer;
 use crate::seccomp_filter::Action;
 use crate::status::{self, Seccomp};
-use crate::{Error, KernelFiles, Pid, maps};
+use crate::system_call::system_call;
+use crate::{Error, KernelFiles, Pid, maps, stat};
 
 /// Kernel numbers that libc lacks, or that are needed by value.
 pub mod numbers {
@@ -76,6 +82,15 @@ pub mod numbers {
 /// Maximum number of threads tried, the first one first.
 const THREADS_MAX: usize = 8;
 
+/// Longest wait for a thread that is in no transfer.
+const TRANSFERS_END_WITHIN: Duration = Duration::from_secs(2);
+
+/// Time between two looks at the threads.
+const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(1);
+
+/// Looks after which a thread that ran at each, and did not wait in between, is stopped.
+const LOOKS_AT_RUNNING: u32 = 4;
+
 /// Reason why a process did not make the call. The process is unharmed in each case.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotCalled {
@@ -91,6 +106,9 @@ pub enum NotCalled {
     /// No thread stopped in time: each waits for a disk, a server, or the child of a vfork.
     #[error("cannot stop process {0}: none of its threads came to a stop within 2 s")]
     NoStop(Pid),
+    /// Each thread is in a transfer that a stop would end in part.
+    #[error("cannot stop process {0}: each of its threads sends or receives, and a stop would end that call in part")]
+    Transfer(Pid),
     /// It called exec while it was traced. Nothing was changed in the new program.
     #[error("cannot change process {0}: it became another program meanwhile (exec), in which nothing was changed")]
     Exec(Pid),
@@ -136,7 +154,7 @@ pub fn forbid_huge_pages(files: &impl KernelFiles, pid: Pid, forbid: bool) -> Re
     if let Some(group) = freezer::frozen_group(files, pid) {
         return Err(NotCalled::Frozen(pid, group));
     }
-    let threads = threads_of(files, pid)?;
+    let threads = outside_of_transfers(files, pid)?;
     let arguments = [numbers::PR_SET_THP_DISABLE, u64::from(forbid), 0, 0, 0];
     let call = Call { number: libc::SYS_prctl, arguments };
     let answer = match tracer::inject(pid, &threads, pidfd.as_fd(), call) {
@@ -179,6 +197,56 @@ fn has_ended(files: &impl KernelFiles, pid: Pid) -> bool {
     maps::maps(files, pid).is_ok_and(|mappings| mappings.is_empty()) || status::status(files, pid).is_err()
 }
 
+/// Threads to try, as soon as there is one outside of a transfer.
+fn outside_of_transfers(files: &impl KernelFiles, pid: Pid) -> Result<Vec<Pid>, NotCalled> {
+    let end = Instant::now() + TRANSFERS_END_WITHIN;
+    let mut waits = BTreeMap::new();
+    for look in 1.. {
+        let (mut waiting, mut running) = (Vec::new(), Vec::new());
+        for thread in threads_of(files, pid)? {
+            let waited = status::waits(files, thread).ok();
+            match activity(files, thread) {
+                Activity::Waits => waiting.push(thread),
+                // It may be in a transfer, between two waits for the other end.
+                Activity::Runs if *waits.entry(thread).or_insert(waited) == waited => running.push(thread),
+                Activity::Runs | Activity::Transfers => {}
+            }
+        }
+        let mut free = if waiting.is_empty() && look >= LOOKS_AT_RUNNING { running } else { waiting };
+        if !free.is_empty() {
+            free.truncate(THREADS_MAX);
+            return Ok(free);
+        }
+        if Instant::now() > end {
+            break;
+        }
+        std::thread::sleep(LOOK_AGAIN_AFTER);
+    }
+    Err(NotCalled::Transfer(pid))
+}
+
+/// State of a thread, as far as a stop is concerned.
+enum Activity {
+    /// In a call that goes on after a stop, or stopped.
+    Waits,
+    /// On a processor, or about to be.
+    Runs,
+    /// In a call that a stop would end in part.
+    Transfers,
+}
+
+fn activity(files: &impl KernelFiles, thread: Pid) -> Activity {
+    match stat::stat(files, thread).map(|stat| stat.state) {
+        Ok('R') => Activity::Runs,
+        Ok('S') => match system_call(files, thread) {
+            Ok(Some(call)) if call.may_end_in_part() => Activity::Transfers,
+            Ok(None) => Activity::Runs, // by now
+            Ok(Some(_)) | Err(_) => Activity::Waits,
+        },
+        _ => Activity::Waits,
+    }
+}
+
 /// Threads that a filter may let make a call: those without one first, and of these the first thread of the process.
 fn threads_of(files: &impl KernelFiles, pid: Pid) -> Result<Vec<Pid>, NotCalled> {
     let path = pid.file("task");
@@ -192,7 +260,6 @@ fn threads_of(files: &impl KernelFiles, pid: Pid) -> Result<Vec<Pid>, NotCalled>
         })
         .collect();
     threads.sort_by_key(|(is_filtered, thread)| (*is_filtered, *thread != pid, *thread));
-    threads.truncate(THREADS_MAX);
     match threads.is_empty() {
         true if names.is_empty() => Err(failed("find a thread of", pid, Errno::SRCH).into()),
         true => Err(NotCalled::Filtered(pid, Ok(Action::KillThread))),

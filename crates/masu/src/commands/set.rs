@@ -284,6 +284,7 @@ fn not_called(why: &NotCalled) -> Failure {
         NotCalled::NoStop(pid) => failure.remedy(format!(
             "Nothing was changed in it. /proc/{pid}/wchan names what it waits for: a disk, a server, or the child of a vfork."
         )),
+        NotCalled::Transfer(_) => failure.remedy("Nothing was changed in it. Try again when its pipe or connection is served."),
         NotCalled::Exec(pid) => failure.remedy(format!("Look at what process {pid} is now, then try again.")),
         NotCalled::Foreign(_) => {
             failure.remedy("A program that changes its own code may do this; if it goes on, the program resists.")
