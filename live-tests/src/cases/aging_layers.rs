@@ -3,10 +3,12 @@
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::ops::Range;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use linux::page_cache::resident;
+use linux::cachestat::cachestat;
+use linux::page_cache::{cached, resident};
 use units::{Bytes, Pages};
 
 use super::Outcome;
@@ -20,6 +22,7 @@ use crate::host::{Host, LiveTest, tests};
 pub(crate) const TESTS: &[LiveTest] = tests! {
     aging_layers requires [Root, PageTableWalk, DiskFiles, Shell, MasuCommand];
     a_file_system_in_a_file_leaves_neither_its_files_nor_the_file_behind [LoopDevices];
+    a_page_of_which_one_block_is_written_counts_until_it_is_dropped [LoopDevices, CacheStat, Python];
     a_file_system_with_a_device_number_of_its_own_leaves_nothing_of_the_file_behind [Btrfs];
     a_file_system_that_is_unmounted_meanwhile_is_gone [Btrfs];
     a_snapshot_of_a_file_keeps_its_pages [Btrfs];
@@ -45,10 +48,14 @@ struct Image {
 
 impl Image {
     fn make(name: &str) -> Result<Image, libtest_mimic::Failed> {
+        Image::make_by(name, "mkfs.ext4 -q -F")
+    }
+
+    fn make_by(name: &str, maker: &str) -> Result<Image, libtest_mimic::Failed> {
         let folder = Folder::make(name)?;
         let at = |what: &str| folder.0.join(what).display().to_string();
         let image = at("image");
-        ran(&format!("truncate -s {IMAGE} {image} && mkfs.ext4 -q -F {image} && mkdir {} {}", at("a"), at("b")))?;
+        ran(&format!("truncate -s {IMAGE} {image} && {maker} {image} && mkdir {} {}", at("a"), at("b")))?;
         let device = ran(&format!("losetup -f --show {image}"))?.trim().to_owned();
         let image = Image { device, folder };
         let (device, a, backing) = (&image.device, image.at("a"), image.at("image"));
@@ -112,6 +119,32 @@ fn a_file_system_in_a_file_leaves_neither_its_files_nor_the_file_behind(_: &Host
     let (upper, lower) = (left(&file)?, left(&image.at("image"))?);
     assert!(upper * 100 <= LENGTH.0, "{upper} pages of the file are left: {lines}");
     assert!(lower * 10 <= LENGTH.0, "{lower} pages of the backing file are left: {lines}");
+    Ok(())
+}
+
+/// Writes the first block of each page of a file, up to this many pages.
+const SPARSE: &str = "
+import os, sys
+file = os.open(sys.argv[1], os.O_CREAT | os.O_WRONLY)
+for page in range(int(sys.argv[2])): os.pwrite(file, bytes(1024), page * 4096)
+";
+
+/// `mincore` calls a page absent that is not valid as a whole: `cachestat` alone sees it.
+fn a_page_of_which_one_block_is_written_counts_until_it_is_dropped(_: &Host) -> Outcome {
+    const WRITTEN: Pages = Pages(4096);
+    let image = Image::make_by("aging-blocks", "mkfs.ext4 -q -F -b 1024")?;
+    let path = image.at("a/blocks");
+    let write = format!("exec python3 -c '{SPARSE}' {} {}", path.display(), WRITTEN.0);
+    let in_cache = |file: &File| cachestat(file.as_fd(), Bytes(0), Bytes(0)).map(|of| of.cached);
+    ran(&write)?;
+    let file = File::open(&path)?;
+    assert_eq!(in_cache(&file)?, WRITTEN);
+    assert_eq!((resident(&file, 0..u64::MAX)?, cached(&file, 0..u64::MAX)?), (vec![], vec![0..WRITTEN.0; 1]));
+    drop(file);
+    fs::remove_file(&path)?;
+    let lines = read_beside(&write)?;
+    let left = in_cache(&File::open(&path)?)?;
+    assert!(left.0 * 100 <= WRITTEN.0, "{} pages are left: {lines}", left.0);
     Ok(())
 }
 

@@ -2,11 +2,14 @@
 
 use std::fs::{self, File};
 use std::ops::Range;
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use access::insertions::Insertions;
+use linux::cachestat::cachestat;
 use linux::page_cache::{drop_clean, resident};
 use units::{Bytes, Pages};
 
@@ -26,6 +29,7 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     a_reader_that_changes_processors_is_told_in_order [Swap];
     what_was_in_the_page_cache_is_there_afterwards_and_nothing_more [DiskFiles, Shell, MasuCommand];
     what_a_stream_writes_is_on_the_disk_and_not_in_the_page_cache [DiskFiles, Shell, MasuCommand];
+    pages_still_being_read_count_until_they_are_dropped [MemoryGroups, CacheStat, DiskFiles, Shell, MasuCommand];
     a_groups_streams_go_and_those_of_others_stay [MemoryGroups, DiskFiles, Shell, MasuCommand];
     a_group_that_is_made_again_is_followed [MemoryGroups, DiskFiles, Shell, MasuCommand];
     a_stream_is_told_from_one_that_looks_things_up [DiskFiles, Shell, MasuCommand];
@@ -106,6 +110,26 @@ fn what_a_stream_writes_is_on_the_disk_and_not_in_the_page_cache(_: &Host) -> Ou
         let mut found = vec![0; content_of(page).len()];
         copy.read_exact_at(&mut found, page * 4096)?;
         assert!(found == content_of(page), "page {page} of the copy holds something else");
+    }
+    Ok(())
+}
+
+/// A reader follows a writer closely, and memory is short: masu drops while the kernel reads ahead. Pages whose read is
+/// under way are neither dropped by the kernel nor shown by `mincore`.
+fn pages_still_being_read_count_until_they_are_dropped(_: &Host) -> Outcome {
+    const LARGE: Pages = Bytes::mib(96).pages();
+    let group = Group::make("aging-reading")?;
+    group.limit(LARGE.bytes().0)?;
+    let of = DiskFile::make("aging-reading", LARGE)?;
+    let (procs, path) = (group.procs().display().to_string(), of.path().display().to_string());
+    let copies = [1, 2, 3, 4].map(|n| of.path().with_extension(n.to_string()));
+    let copy = |to: &PathBuf| format!("cp {path} {0} && cat {0} > /dev/null || exit 1;", to.display());
+    let script = format!("echo 0 > {procs} || exit 1; {}", copies.each_ref().map(copy).concat());
+    let done = said(&["aging", "--cache", "0", "--report", "-", "--", "/bin/sh", "-c", &script])?;
+    assert_eq!(done.code(), 0, "{}", done.err);
+    for copy in copies {
+        let left = cachestat(File::open(&copy)?.as_fd(), Bytes(0), Bytes(0))?.cached;
+        assert!(left.0 * 100 <= LARGE.0, "{} pages of {} are left: {}", left.0, copy.display(), done.err);
     }
     Ok(())
 }

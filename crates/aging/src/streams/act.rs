@@ -329,7 +329,8 @@ fn is_unwritten(file: &File, pages: &Range<u64>) -> bool {
 fn stayed(file: &File, pages: &Range<u64>) -> Result<(Vec<Range<u64>>, bool), Error> {
     match state_of(file, pages) {
         Ok(CacheStat { cached: Pages(0), .. }) => Ok((Vec::new(), false)),
-        Ok(of) => Ok((page_cache::resident(file, pages.clone())?, of.dirty.0 + of.writeback.0 > 0)),
+        // Pages whose read is under way stay, too.
+        Ok(of) => Ok((page_cache::cached(file, pages.clone())?, of.dirty.0 + of.writeback.0 > 0)),
         // Before Linux 6.5 the kernel does not show dirty pages: all pages have as many attempts as most disks need.
         Err(_) => Ok((page_cache::resident(file, pages.clone())?, false)),
     }

@@ -8,6 +8,9 @@ use std::time::Duration;
 use access::insertions::FileId;
 use linux::Pid;
 
+/// Process that inserts pages.
+pub type Process = Pid;
+
 /// Pages to drop now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Due {
@@ -16,7 +19,7 @@ pub struct Due {
     /// Pages of the file.
     pub pages: Range<u64>,
     /// Process that has inserted them.
-    pub process: Pid,
+    pub process: Process,
     /// The process has read them in order and passed them: they may leave its mapping, too.
     pub may_page_out: bool,
     /// Number of earlier attempts.
@@ -30,7 +33,7 @@ pub struct Due {
 
 impl Due {
     /// Pages without an earlier attempt.
-    pub fn first(file: FileId, pages: Range<u64>, process: Pid) -> Due {
+    pub fn first(file: FileId, pages: Range<u64>, process: Process) -> Due {
         Due { file, pages, process, may_page_out: false, attempts: 0, writes: 0, early: None }
     }
 

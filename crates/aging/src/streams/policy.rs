@@ -16,7 +16,7 @@ use std::time::Duration;
 use access::insertions::{FileId, Insertion};
 use units::Pages;
 
-use super::due::Due;
+use super::due::{Due, Process};
 use crate::ranges::Ranges;
 
 /// Conditions for passed pages, and limits of retries.
@@ -93,8 +93,8 @@ struct Inserted {
     pages: u64,
     waiting: usize,
     behind: u64,
-    /// The file is being written: no readahead.
-    is_written: bool,
+    /// Process that writes the file: it has no readahead there. Others may read the file meanwhile.
+    writer: Option<Process>,
 }
 
 #[derive(Debug)]
@@ -139,8 +139,7 @@ impl Queue {
         let inserted = self.of_file.entry(insertion.file).or_default();
         inserted.pages += count;
         inserted.waiting += 1;
-        let far = self.settings.behind_in_file.0;
-        inserted.behind = if inserted.is_written { far } else { far.max(ahead(read_ahead).0) };
+        inserted.behind = self.settings.behind_in_file.0.max(ahead(read_ahead).0);
         self.of_all += count;
         self.waiting_pages += count;
         // A range that continues the last one of its file joins it: a stream of one file becomes a few long ranges.
@@ -231,8 +230,7 @@ impl Queue {
         let inserted = self.of_file.entry(due.file).or_default();
         inserted.waiting += 1;
         if unwritten {
-            inserted.is_written = true;
-            inserted.behind = self.settings.behind_in_file.0;
+            inserted.writer = Some(due.process);
         }
         let after = match (early, unwritten) {
             (Some(at), _) => at - now,
@@ -254,7 +252,10 @@ impl Queue {
 
     fn is_passed(&self, entry: &Waiting, now: Duration) -> bool {
         let of_file = self.of_file.get(&entry.due.file);
-        let (pages, behind) = of_file.map_or((0, 0), |inserted| (inserted.pages, inserted.behind));
+        let is_writer = |inserted: &Inserted| inserted.writer == Some(entry.due.process);
+        let behind_of =
+            |inserted: &Inserted| if is_writer(inserted) { self.settings.behind_in_file.0 } else { inserted.behind };
+        let (pages, behind) = of_file.map_or((0, 0), |inserted| (inserted.pages, behind_of(inserted)));
         if entry.again.is_some() {
             return entry.is_due_again(now);
         }

@@ -71,10 +71,67 @@ pub fn resident(file: &File, pages: Range<u64>) -> Result<Vec<Range<u64>>, Error
     Ok(runs.0)
 }
 
+/// Runs of pages among `pages` that the page cache has, by rising number, as [`resident`], and beside these the pages
+/// without valid content yet: those whose read is under way, and those of which only some blocks were written.
+/// `mincore` calls them absent, and [`drop_clean`] leaves them while they are locked or dirty.
+///
+/// Before Linux 6.5 (`cachestat`) the answer is that of [`resident`].
+///
+/// # Errors
+/// As [`resident`].
+pub fn cached(file: &File, pages: Range<u64>) -> Result<Vec<Range<u64>>, Error> {
+    let runs = resident(file, pages.clone())?;
+    let count = |part: &Range<u64>| count_of(file, part);
+    let known: u64 = runs.iter().map(|run| run.end - run.start).sum();
+    let end = pages.end.min(length_in_pages(file)?.0);
+    if pages.start >= end || count(&(pages.start..end)).is_none_or(|counted| counted <= known) {
+        return Ok(runs);
+    }
+    Ok(with_gaps(pages.start..end, runs, count))
+}
+
+/// Number of pages in the page cache; `None` without `cachestat`.
+fn count_of(file: &File, pages: &Range<u64>) -> Option<u64> {
+    let (start, length) = (Pages(pages.start).bytes(), Pages(pages.end - pages.start).bytes());
+    cachestat(file.as_fd(), start, length).ok().map(|counted| counted.cached.0)
+}
+
+/// `runs`, and what `count` finds between them: each gap is halved until a part has all of its pages or none.
+fn with_gaps(pages: Range<u64>, runs: Vec<Range<u64>>, count: impl Fn(&Range<u64>) -> Option<u64>) -> Vec<Range<u64>> {
+    /// Parts that are counted, some microseconds each; of the others all pages are taken for cached if one is.
+    const PARTS_MAX: u32 = 1 << 14;
+    let starts = std::iter::once(pages.start).chain(runs.iter().map(|run| run.end));
+    let ends = runs.iter().map(|run| run.start).chain(std::iter::once(pages.end));
+    let mut parts: Vec<Range<u64>> = starts.zip(ends).map(|(start, end)| start..end).collect();
+    let (mut all, mut counted) = (runs, 0);
+    while let Some(part) = parts.pop() {
+        let found = if part.is_empty() { 0 } else { count(&part).unwrap_or(0) };
+        counted += 1;
+        let length = part.end.saturating_sub(part.start);
+        if found == 0 {
+            continue;
+        }
+        if found >= length || counted > PARTS_MAX {
+            all.push(part);
+        } else {
+            let middle = part.start + length / 2;
+            parts.extend([part.start..middle, middle..part.end]);
+        }
+    }
+    all.sort_by_key(|run| run.start);
+    all.dedup_by(|next, last| {
+        let joins = last.end == next.start;
+        if joins {
+            last.end = next.end;
+        }
+        joins
+    });
+    all
+}
+
 /// True if `cachestat` finds nothing in memory, which is much faster than asking page by page.
 fn is_surely_empty(file: &File, pages: Range<u64>) -> bool {
-    let (start, length) = (Pages(pages.start).bytes(), Pages(pages.end - pages.start).bytes());
-    cachestat(file.as_fd(), start, length).is_ok_and(|counted| counted.cached == Pages(0))
+    count_of(file, &pages) == Some(0)
 }
 
 /// Length of the file in pages, a partial last page included.
@@ -141,7 +198,7 @@ pub fn start_write_out(file: &File, pages: Range<u64>) -> Result<(), Error> {
 
 /// Drops the pages among `pages` that are clean and not mapped.
 ///
-/// The answer does not report the dropped pages: check with [`resident`]. These stay without an error:
+/// The answer does not report the dropped pages: check with [`cached`]. These stay without an error:
 /// * dirty pages and pages under writeback (the call also starts their writeback, as [`start_write_out`]);
 /// * mapped or locked pages;
 /// * folios that lie partly outside of `pages`, at both ends, with all their pages. Measured on Linux 6.18, ext4, a
@@ -257,6 +314,18 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn pages_that_mincore_calls_absent_are_found_by_their_count(
+            there in prop::collection::btree_set(0..300u64, 0..100), valid in prop::collection::vec(any::<bool>(), 100),
+        ) {
+            let mut runs = Runs::default();
+            there.iter().zip(valid).filter(|(_, is_valid)| *is_valid).for_each(|(page, _)| runs.add(*page));
+            let count = |part: &Range<u64>| Some(there.range(part.clone()).count() as u64);
+            let all = with_gaps(0..300, runs.0, count);
+            prop_assert!(all.windows(2).all(|two| two[0].end < two[1].start));
+            prop_assert_eq!(all.into_iter().flatten().collect::<Vec<_>>(), there.into_iter().collect::<Vec<_>>());
+        }
+
         #[test]
         fn runs_hold_the_pages_that_were_given_and_no_others(pages in prop::collection::btree_set(0..300u64, 0..100)) {
             let mut runs = Runs::default();

@@ -139,6 +139,17 @@ fn a_written_file_is_passed_without_its_readahead() {
 }
 
 #[test]
+fn a_reader_of_a_written_file_is_not_overtaken() {
+    let far = Pages(2048);
+    let mut queue = Queue::new(SETTINGS);
+    let written = Due::first(file(1), 0..4, Pid(1));
+    assert!(queue.stayed(Duration::ZERO, &written, 0..4, true));
+    let read = |pages| Insertion { process: Pid(2), ..insertion(1, pages) };
+    (0..16).for_each(|n| queue.insert(Duration::ZERO, &read(n * 512..(n + 1) * 512), far));
+    assert_eq!(queue.due(Duration::ZERO), [], "32 MiB may lie before the reader");
+}
+
+#[test]
 fn parts_of_a_folio_are_retried_together_and_counted_apart() {
     let mut queue = Queue::new(SETTINGS);
     queue.insert(Duration::ZERO, &insertion(1, 0..8), AHEAD);
