@@ -235,7 +235,7 @@ impl Streams {
         events: &mut Vec<Event>,
     ) -> Result<(), Unavailable> {
         self.make_room(files, now);
-        self.fetch(files, now)?;
+        self.fetch(files, now, false)?;
         self.report_streams(files, now, events);
         let mut due = self.queue.due(now);
         let passed = |due: &Due| is_passed(&self.followed, &self.read_ahead, due);
@@ -333,11 +333,14 @@ impl Streams {
         const MOST: Duration = Duration::from_secs(10);
         const PAUSE: Duration = Duration::from_millis(100);
         const WITHOUT_PROGRESS: u32 = 10;
+        /// Times that pages are looked for which appeared meanwhile: one for each layer, and some more.
+        const LOOKS: u32 = 10;
         self.step(files, now, events)?;
         self.count_metadata(files, true);
         self.settle_kept(files, now);
         let begin = Instant::now();
-        let (mut least, mut idle) = (u64::MAX, 0);
+        let (mut least, mut idle, mut looks) = (u64::MAX, 0, 0);
+        self.room = Pages(0);
         loop {
             let later = now + begin.elapsed();
             let due = [self.queue.rest(), self.own.rest()].concat();
@@ -345,11 +348,23 @@ impl Streams {
             let left = self.queue.waiting().0 + self.own.held().0;
             idle = if left < least { 0 } else { idle + 1 };
             least = least.min(left);
-            if left == 0 || idle >= WITHOUT_PROGRESS || begin.elapsed() >= MOST || is_urgent() {
+            if idle >= WITHOUT_PROGRESS || begin.elapsed() >= MOST || is_urgent() {
                 break;
             }
-            std::thread::sleep(PAUSE);
+            if left > 0 {
+                std::thread::sleep(PAUSE);
+            } else if looks >= LOOKS {
+                break;
+            }
+            looks += u32::from(left == 0);
+            // Write-back inserts pages in the layers below.
+            let before = self.tally.all_brought_in();
+            self.fetch(files, now + begin.elapsed(), true)?;
+            if left == 0 && self.tally.all_brought_in() == before {
+                break;
+            }
         }
+        self.count_metadata(files, true);
         // Pages still present now are not dropped.
         let mut result = DropResult::default();
         for due in [self.queue.rest(), self.own.rest()].concat() {

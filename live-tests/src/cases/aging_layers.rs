@@ -22,6 +22,7 @@ use crate::host::{Host, LiveTest, tests};
 pub(crate) const TESTS: &[LiveTest] = tests! {
     aging_layers requires [Root, PageTableWalk, DiskFiles, Shell, MasuCommand];
     a_file_system_in_a_file_leaves_neither_its_files_nor_the_file_behind [LoopDevices];
+    what_is_written_through_layers_leaves_nothing_behind [LoopDevices];
     a_page_of_which_one_block_is_written_counts_until_it_is_dropped [LoopDevices, CacheStat, Python];
     a_file_system_with_a_device_number_of_its_own_leaves_nothing_of_the_file_behind [Btrfs];
     a_file_system_that_is_unmounted_meanwhile_is_gone [Btrfs];
@@ -119,6 +120,31 @@ fn a_file_system_in_a_file_leaves_neither_its_files_nor_the_file_behind(_: &Host
     let (upper, lower) = (left(&file)?, left(&image.at("image"))?);
     assert!(upper * 100 <= LENGTH.0, "{upper} pages of the file are left: {lines}");
     assert!(lower * 10 <= LENGTH.0, "{lower} pages of the backing file are left: {lines}");
+    Ok(())
+}
+
+/// The write-back at the end makes the worker of each loop device fill the page cache of its backing file.
+fn what_is_written_through_layers_leaves_nothing_behind(_: &Host) -> Outcome {
+    let image = Image::make("aging-written")?;
+    let folder = Folder::make("aging-written-outer")?;
+    let (inner, point) = (image.at("a/inner"), folder.0.join("a"));
+    let [inner_path, at] = [&inner, &point].map(|path| path.display().to_string());
+    ran(&format!(
+        "rm {} && truncate -s 64M {inner_path} && mkfs.ext4 -q -F {inner_path}",
+        image.at("a/file").display()
+    ))?;
+    ran(&format!("mkdir {at} && mount -o loop {inner_path} {at}"))?;
+    let written = (|| {
+        forget(&inner)?;
+        forget(&image.at("image"))?;
+        let lines = read_beside(&format!("head -c 41943040 /dev/zero > {at}/file"))?;
+        Ok::<_, libtest_mimic::Failed>((lines, left(&point.join("file"))?, left(&inner)?, left(&image.at("image"))?))
+    })();
+    ran(&format!("umount {at}"))?;
+    let (lines, upper, middle, lower) = written?;
+    // Metadata stays.
+    let most = Bytes::mib(40).pages().0 / 20;
+    assert!(upper <= most && middle <= most && lower <= most, "{upper}, {middle}, {lower} pages are left: {lines}");
     Ok(())
 }
 

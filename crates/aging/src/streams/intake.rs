@@ -26,14 +26,17 @@ const EARLY: Duration = Duration::from_millis(3);
 const CLOSED_EVERY: Duration = Duration::from_millis(10);
 
 impl Streams {
-    /// Reads the insertions into the queue.
-    pub(super) fn fetch(&mut self, files: &impl KernelFiles, now: Duration) -> Result<(), Unavailable> {
+    /// Reads the insertions into the queue. If the end has begun, those of the layers alone: a stream that goes on is no
+    /// longer followed.
+    pub(super) fn fetch(&mut self, files: &impl KernelFiles, now: Duration, is_over: bool) -> Result<(), Unavailable> {
         let own = Pid::own();
         let before = self.tally.all_brought_in();
         let fetched = self.insertions.fetch()?;
         // Pages that masu reads for itself are few, and not of a stream.
         for insertion in fetched.into_iter().filter(|insertion| insertion.process != own) {
-            self.take(files, now, insertion);
+            if !is_over || self.layers.is_of_layer(insertion.file, insertion.process) {
+                self.take(files, now, insertion);
+            }
         }
         let others = self.insertions.fetch_others()?;
         let others = others.into_iter().filter(|insertion| insertion.process != own).collect();
