@@ -21,7 +21,7 @@ BENCH_PACKAGES = $(DEMO_PACKAGES) libjemalloc2 sqlite3 python3-numpy valgrind li
     $(shell command -v javac >/dev/null || echo default-jdk-headless) \
     $(shell command -v go >/dev/null || [ -x /usr/local/go/bin/go ] || echo golang-go)
 TEST_PACKAGES := redis-tools openssl sqlite3 python3-numpy clang clang-format llvm qemu-system-x86 bsdutils musl-tools python3 stress-ng g++ \
-    libjemalloc2 libmimalloc2.0 libgoogle-perftools4 make patch dpkg-dev libevent-dev systemd btrfs-progs
+    libjemalloc2 libmimalloc2.0 libgoogle-perftools4 make patch dpkg-dev libevent-dev systemd btrfs-progs erofs-utils
 
 .PHONY: help rust deps deps-demo deps-bench deps-test build demo check test fuzz bench install
 

@@ -86,7 +86,8 @@ fn capability(requirement: Requirement) -> Capability {
         Requirement::MemcachedSource => Ok(memcached_source()),
         Requirement::Fuse => Ok(written("/dev/fuse")),
         Requirement::LoopDevices => Ok(loop_devices()),
-        Requirement::Btrfs => Ok(btrfs()),
+        Requirement::Btrfs => Ok(file_system("btrfs")),
+        Requirement::Erofs => Ok(file_system("erofs")),
         Requirement::SecretMemory => Ok(secret_memory()),
         Requirement::ResctrlEmulator => Ok(program("resctrl-emulator", programs::resctrl_emulator())),
         Requirement::Resctrl => Ok(resctrl()),
@@ -196,14 +197,15 @@ fn is_installed(name: &str) -> bool {
     folders.iter().any(|folder| fs::exists(format!("{folder}/{name}")).unwrap_or(false))
 }
 
-fn btrfs() -> Capability {
+fn file_system(kind: &str) -> Capability {
     let kinds = fs::read_to_string("/proc/filesystems").unwrap_or_default();
-    if !is_installed("mkfs.btrfs") {
-        program("mkfs.btrfs", None)
-    } else if kinds.lines().any(|kind| kind.trim() == "btrfs") {
+    let maker = format!("mkfs.{kind}");
+    if !is_installed(&maker) {
+        program(&maker, None)
+    } else if kinds.lines().any(|line| line.trim() == kind) {
         loop_devices()
     } else {
-        Capability::NotInThisKernel("no btrfs in /proc/filesystems".to_owned())
+        Capability::NotInThisKernel(format!("no {kind} in /proc/filesystems"))
     }
 }
 

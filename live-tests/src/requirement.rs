@@ -102,6 +102,8 @@ pub enum Requirement {
     LoopDevices,
     /// btrfs, and the program that makes one.
     Btrfs,
+    /// EROFS, and the program that makes one.
+    Erofs,
     /// Memory that the kernel cannot read (memfd_secret(2)).
     SecretMemory,
     /// The emulator of resctrl, beside the command.
@@ -112,7 +114,7 @@ pub enum Requirement {
 
 impl Requirement {
     /// All requirements, in the order of the tables.
-    pub const ALL: [Requirement; 51] = [
+    pub const ALL: [Requirement; 52] = [
         Requirement::Root,
         Requirement::RemoteAdvice,
         Requirement::RemoteCollapse,
@@ -161,6 +163,7 @@ impl Requirement {
         Requirement::Fuse,
         Requirement::LoopDevices,
         Requirement::Btrfs,
+        Requirement::Erofs,
         Requirement::SecretMemory,
         Requirement::ResctrlEmulator,
         Requirement::Resctrl,
@@ -217,6 +220,7 @@ impl Requirement {
             Requirement::Fuse => "FUSE",
             Requirement::LoopDevices => "loop devices",
             Requirement::Btrfs => "btrfs",
+            Requirement::Erofs => "erofs",
             Requirement::SecretMemory => "memfd_secret",
             Requirement::ResctrlEmulator => "resctrl-emulator",
             Requirement::Resctrl => "resctrl",
@@ -246,6 +250,7 @@ impl Requirement {
             Requirement::MemcachedSource,
             Requirement::LoopDevices,
             Requirement::Btrfs,
+            Requirement::Erofs,
             Requirement::ResctrlEmulator,
         ];
         let machine = [

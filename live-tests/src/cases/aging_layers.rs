@@ -25,6 +25,7 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     what_is_written_through_layers_leaves_nothing_behind [LoopDevices];
     a_page_of_which_one_block_is_written_counts_until_it_is_dropped [LoopDevices, CacheStat, Python];
     a_file_system_with_a_device_number_of_its_own_leaves_nothing_of_the_file_behind [Btrfs];
+    a_file_system_with_handles_of_another_form_leaves_nothing_behind [Erofs];
     a_file_system_that_is_unmounted_meanwhile_is_gone [Btrfs];
     a_snapshot_of_a_file_keeps_its_pages [Btrfs];
     a_device_that_is_read_itself_leaves_nothing_behind [LoopDevices];
@@ -203,6 +204,25 @@ fn a_file_system_with_a_device_number_of_its_own_leaves_nothing_of_the_file_behi
     assert!(upper * 100 <= LENGTH.0, "{upper} pages are left, though its reader has ended: {lines}");
     assert!(lower * 10 <= LENGTH.0, "{lower} pages of the file below are left: {lines}");
     assert!(amount_after("behind streams of ", &lines) >= 120.0, "the file and the file below count: {lines}");
+    Ok(())
+}
+
+/// The handles of EROFS have the high half of the inode number first.
+fn a_file_system_with_handles_of_another_form_leaves_nothing_behind(_: &Host) -> Outcome {
+    let folder = Folder::make("aging-erofs")?;
+    let [from, image, point] = ["from", "image", "a"].map(|name| folder.0.join(name).display().to_string());
+    ran(&format!("mkdir {from} {point} && for n in 1 2; do head -c 33554432 /dev/urandom > {from}/$n; done"))?;
+    ran(&format!("mkfs.erofs {image} {from} && mount -t erofs -o loop {image} {point}"))?;
+    forget(Path::new(&image))?;
+    let lines = read_beside(&format!("cat {point}/1 {point}/2 > /dev/null"));
+    let there = left(&folder.0.join("a/1")).and_then(|first| Ok(first + left(&folder.0.join("a/2"))?));
+    ran(&format!("umount {point}"))?;
+    let (lines, there) = (lines?, there?);
+    assert!(there * 100 <= LENGTH.0, "{there} pages are left: {lines}");
+    assert!(
+        amount_after("everything is restored: dropped ", &lines) >= 64.0 && !lines.contains("skipped files"),
+        "{lines}"
+    );
     Ok(())
 }
 

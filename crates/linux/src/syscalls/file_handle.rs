@@ -2,7 +2,8 @@
 //!
 //! Events of the page cache name a file by device, inode and generation. File systems with handles made of the last two
 //! (ext2, ext3, ext4, f2fs and xfs) open the file by them; the form of their handles is read from the handle of the
-//! root. Those of btrfs have the subvolume, too: a file is opened if only one subvolume has these numbers
+//! root, and it counts only if that has the root's inode number. Those of EROFS have the high half of the number first.
+//! Those of btrfs have the subvolume, too: a file is opened if only one subvolume has these numbers
 //! (`btrfs_subvolumes.rs`). Others (overlayfs, network file systems) have handles of their own kind; a file on them must
 //! be found in another way. `file_systems.rs` finds the file system, and refuses one that is not local.
 //!
@@ -16,6 +17,7 @@
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
+use rustix::fs::fstat;
 use rustix::io::Errno;
 
 use super::btrfs_subvolumes::subvolumes;
@@ -51,11 +53,21 @@ impl Entry {
     /// Opens the file with these numbers for reading. `None` when it no longer exists.
     ///
     /// # Errors
-    /// `OPNOTSUPP` for handles of another kind, and for numbers of several files; `PERM` without CAP_DAC_READ_SEARCH, `AGAIN` for a file with a lease.
+    /// `OPNOTSUPP` for handles of another kind or with other numbers, and for numbers of several files; `PERM` without CAP_DAC_READ_SEARCH, `AGAIN` for a file with a lease.
     pub(crate) fn open(&self, inode: u64, generation: u32) -> Result<Option<File>, Errno> {
-        let kind = kind_of(&self.0)?;
+        let own = handle_to(&self.0)?;
+        let kind = own.kind;
         if kind == FILEID_BTRFS_WITHOUT_PARENT {
             return self.open_on_btrfs(inode, generation);
+        }
+        let of_entry = fstat(&self.0)?.st_ino;
+        if own.has_inode(of_entry.rotate_left(32)) && kind == FILEID_INO64_GEN {
+            let handle = encode(kind, inode.rotate_left(32), generation).ok_or(Errno::OPNOTSUPP)?;
+            // It is never written: a number that leads nowhere is of another form, and no deleted file.
+            return self.open_by(&handle)?.ok_or(Errno::OPNOTSUPP).map(Some);
+        }
+        if !own.has_inode(of_entry) {
+            return Err(Errno::OPNOTSUPP);
         }
         self.open_by(&encode(kind, inode, generation).ok_or(Errno::OPNOTSUPP)?)
     }
@@ -87,8 +99,18 @@ impl Entry {
     }
 }
 
-/// Handle type of the file system with this file or directory.
-fn kind_of(at: &OwnedFd) -> Result<i32, Errno> {
+impl Handle {
+    /// True if a handle of inode and generation names this inode.
+    fn has_inode(&self, inode: u64) -> bool {
+        let generation = |at: usize| self.handle.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
+        let at = if self.kind == FILEID_INO32_GEN { 4 } else { 8 };
+        let same = generation(at).and_then(|bytes| encode(self.kind, inode, u32::from_ne_bytes(bytes)));
+        same.is_some_and(|same| (same.bytes, same.handle) == (self.bytes, self.handle))
+    }
+}
+
+/// Handle of this file or directory.
+fn handle_to(at: &OwnedFd) -> Result<Handle, Errno> {
     let mut handle = Handle { bytes: MOST_BYTES_U32, kind: 0, handle: [0; MOST_BYTES] };
     let mut mount_id = 0;
     // SAFETY: `at` is open and the path an empty C string; `handle` holds as many bytes as it says, and `mount_id` is
@@ -103,7 +125,7 @@ fn kind_of(at: &OwnedFd) -> Result<i32, Errno> {
             libc::AT_EMPTY_PATH,
         )
     };
-    if answer == 0 { Ok(handle.kind) } else { Err(last_errno()) }
+    if answer == 0 { Ok(handle) } else { Err(last_errno()) }
 }
 
 /// Handle of a file; `None` for a kind that is not made of inode and generation.
@@ -147,6 +169,15 @@ fn last_errno() -> Errno {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_handle_with_another_number_than_the_inode_is_not_trusted() {
+        for kind in [FILEID_INO32_GEN, FILEID_INO64_GEN] {
+            let root = encode(kind, 2, 9).unwrap();
+            assert!(root.has_inode(2) && !root.has_inode(36));
+        }
+        assert!(!encode_for_btrfs(256, 5, 9).unwrap().has_inode(256), "a handle of its own kind");
+    }
 
     #[test]
     fn a_handle_is_inode_and_generation() {

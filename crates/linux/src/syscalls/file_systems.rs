@@ -87,7 +87,7 @@ impl fmt::Display for NoWay {
                 write!(f, "its data comes from device {major}:{minor}, and masu does not see from where beyond that")
             }
             NoWay::Handles(kind) => {
-                write!(f, "{kind} has file handles of its own kind (subvolumes), and no reader has the file open now")
+                write!(f, "{kind} has file handles of its own kind, and no reader has the file open now")
             }
             NoWay::Covered => f.write_str("each mount of it is covered by another mount"),
             NoWay::Refused(errno) => f.write_str(&describe(*errno)),
