@@ -13,6 +13,7 @@ use crate::host::{Host, LiveTest, tests};
 pub(crate) const TESTS: &[LiveTest] = tests! {
     run_local_programs requires [MasuCommand, PagerLibrary, UserFaults];
     python_counts_the_same [Python];
+    python_counts_the_same_where_mappings_grow_upwards [Python];
     sort_sorts_the_same [Shell];
     sqlite_answers_the_same [Sqlite];
     the_c_compiler_makes_the_same_file [CCompiler];
@@ -57,6 +58,14 @@ print(parts, child.stdout, hashlib.sha256(data).hexdigest(), lists[1234], all(wo
 fn python_counts_the_same(_: &Host) -> Outcome {
     let python = programs::python().ok_or("no python3")?;
     same(&["--local", "8MiB"], &[python.to_str().ok_or("a path that is no text")?, "-c", PYTHON])
+}
+
+/// The kernel puts each mapping into the lowest gap: the library's own memory lies right behind that of others, and an
+/// anonymous mapping right behind the C library's data.
+fn python_counts_the_same_where_mappings_grow_upwards(_: &Host) -> Outcome {
+    let python = programs::python().ok_or("no python3")?;
+    let python = python.to_str().ok_or("a path that is no text")?;
+    same(&["--local", "8MiB"], &["/usr/bin/setarch", "-L", python, "-c", PYTHON])
 }
 
 /// Numbers in no order, in two threads of sort(1).

@@ -3,7 +3,7 @@
 //! The loader runs `begin` before the code of the program and of all its libraries (`-z initfirst`). Without masu's
 //! variable in the environment it does nothing.
 
-use core::ffi::{c_char, c_int};
+use core::ffi::{c_char, c_int, c_void};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use farmem_engine::PAGE_BYTES;
@@ -15,7 +15,7 @@ use crate::kernel::{self, call, int, size, uint};
 use crate::left_out::{self, variable};
 use crate::limits::{self, Files};
 use crate::lock::{Guard, LOCK};
-use crate::mappings::{self, Mapping};
+use crate::mappings;
 use crate::program::{self, HEAP_END, Program};
 use crate::socket::{self, NOT_BEGUN};
 use crate::{memory, prepare, syscall_user_dispatch};
@@ -168,25 +168,35 @@ fn preset_sites(program: &Program, profiles: u32) {
     }
 }
 
-/// Begins to page memory that is mapped already: the heap, and the memory beyond the initialised data of programs and
-/// libraries, which the kernel maps behind it without a file.
+/// Begins to page memory that is mapped already: the heap, and the memory beyond the initialised data of the program and of
+/// its libraries.
 fn take_memory(program: &'static Program) {
     // SAFETY: asks.
     HEAP_END.store(unsafe { call!(libc::SYS_brk, 0) }.cast_unsigned(), Relaxed);
-    let mut before: Option<Mapping> = None;
+    let zeroed = Zeroed::of_objects();
     let mut found = [(0_u64, 0_u64); 128];
     let mut count = 0_usize;
     mappings::each(|mapping| {
-        let behind_data = before.is_some_and(|before| before.end == mapping.start && before.file && before.writable);
         let plain = mapping.private && mapping.readable && mapping.writable && !mapping.executable && !mapping.file;
-        let large = mapping.end - mapping.start >= program.least_bytes;
-        if plain && !mapping.special && (mapping.heap || behind_data && large) {
+        if !plain || mapping.special {
+            return;
+        }
+        let mut take = |start: u64, end: u64| {
             if let Some(place) = found.get_mut(count) {
-                *place = (mapping.start, mapping.end);
+                *place = (start, end);
             }
             count += 1;
+        };
+        if mapping.heap {
+            take(mapping.start, mapping.end);
         }
-        before = Some(mapping);
+        // The kernel joins it with a mapping behind it, which may be this library's own.
+        for (start, end) in zeroed.ranges() {
+            let (start, end) = (start.max(mapping.start), end.min(mapping.end));
+            if !mapping.heap && start < end && end - start >= program.least_bytes {
+                take(start, end);
+            }
+        }
     });
     // There is no space to note more of them, so they stay as they are.
     program.pager.counters.add(Counter::NotRegistered, count.saturating_sub(found.len()) as u64);
@@ -204,6 +214,54 @@ fn take_memory(program: &'static Program) {
         unsafe { call!(libc::SYS_close, pagemap) };
     }
     pin_thread_area(program);
+}
+
+/// Memory beyond the initialised data of the program and of its libraries, by whole pages.
+struct Zeroed {
+    all: [(u64, u64); 256],
+    count: usize,
+}
+
+impl Zeroed {
+    /// That of all objects but the C library, the loader and this library: bringing a page needs theirs.
+    fn of_objects() -> Zeroed {
+        let mut zeroed = Zeroed { all: [(0, 0); 256], count: 0 };
+        // SAFETY: `add` gets the address of `zeroed`, which outlives the call. The loader's lists are complete: it has mapped
+        // all objects before it runs `begin`.
+        unsafe { libc::dl_iterate_phdr(Some(Zeroed::add), (&raw mut zeroed).cast()) };
+        zeroed
+    }
+
+    unsafe extern "C" fn add(info: *mut libc::dl_phdr_info, _: usize, zeroed: *mut c_void) -> c_int {
+        // SAFETY: the loader's description of an object, and the address that `of_objects` gave; both live until the return.
+        let (info, zeroed) = unsafe { (&*info, &mut *zeroed.cast::<Zeroed>()) };
+        // SAFETY: as many headers as the loader says.
+        let headers = unsafe { core::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
+        let loaded = || headers.iter().filter(|header| header.p_type == libc::PT_LOAD);
+        let base = info.dlpi_addr;
+        // SAFETY: asks.
+        let loader = unsafe { libc::getauxval(libc::AT_BASE) };
+        let needed = [(libc::memcpy as *const ()).addr() as u64, (&raw const HEAP_END).addr() as u64, loader];
+        let holds = |address: &u64| {
+            loaded().any(|header| (base + header.p_vaddr..base + header.p_vaddr + header.p_memsz).contains(address))
+        };
+        if needed.iter().any(holds) {
+            return 0;
+        }
+        for header in loaded().filter(|header| header.p_flags & libc::PF_W != 0) {
+            let start = (base + header.p_vaddr + header.p_filesz).next_multiple_of(PAGE_BYTES);
+            let end = (base + header.p_vaddr + header.p_memsz).next_multiple_of(PAGE_BYTES);
+            if let Some(place) = zeroed.all.get_mut(zeroed.count).filter(|_| start < end) {
+                *place = (start, end);
+                zeroed.count += 1;
+            }
+        }
+        0
+    }
+
+    fn ranges(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.all.iter().take(self.count).copied()
+    }
 }
 
 /// Records pages that are in memory already.
