@@ -46,8 +46,8 @@ pub use syscalls::{
     cache_line, cachestat, capabilities, children_usage, cpu_time, file_size, file_systems, file_walk, injection,
     loop_device, memory_limit, merged_memory, message_socket, named_file, open_files, open_watch, page_cache,
     path_descriptor, perf_counters, pinned_file, preallocated_page, process_madvise, process_vm, ptrace_access,
-    queued_signal, sealed_memory, seccomp_filter, shared_memory, signals, syscall_dispatch, thp_permission, unix_peers,
-    userfaultfd,
+    queued_signal, same_memory, sealed_memory, seccomp_filter, shared_memory, signals, syscall_dispatch,
+    thp_permission, unix_peers, userfaultfd,
 };
 
 pub use error::{At, Error, NotRead, describe, describe_io, symbol};

@@ -28,6 +28,7 @@ pub mod process_madvise;
 pub mod process_vm;
 pub mod ptrace_access;
 pub mod queued_signal;
+pub mod same_memory;
 pub mod scratch;
 pub mod sealed_memory;
 pub mod seccomp_filter;

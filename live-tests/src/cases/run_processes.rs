@@ -26,6 +26,9 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     torn_huge_pages_that_are_locked_have_a_line;
     torn_huge_pages_that_a_fork_shares_are_counted_once;
     a_copy_in_the_background_is_named_and_counted;
+    children_made_without_the_c_librarys_fork_are_counted_and_split;
+    a_child_in_its_parents_memory_is_not_counted_twice;
+    a_copy_is_named_if_the_program_ends_at_once;
     a_program_whose_first_thread_has_ended_is_named;
 };
 
@@ -141,6 +144,78 @@ int main(void) {
     memset(mmap(0, 16 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), 1, 16 << 20);
     if (write(ready[1], "x", 1) != 1) return 78;
     close(0), close(1), close(2);
+    sleep(3);
+    return 0;
+}
+"#;
+
+/// Makes a child by each of four calls. Each touches a byte in each of 32 windows, and waits until the kernel has most of
+/// them back, at most a minute.
+const OTHER_FORKS: &str = r#"
+#define _GNU_SOURCE
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+extern pid_t _Fork(void);
+static long huge_kib(void) {
+    char line[256]; long kib = -1;
+    FILE *f = fopen("/proc/self/smaps_rollup", "r");
+    while (fgets(line, sizeof line, f)) sscanf(line, "AnonHugePages: %ld", &kib);
+    fclose(f);
+    return kib;
+}
+static pid_t child(int how) {
+    unsigned long arguments[8] = { 0, 0, 0, 0, SIGCHLD };
+    switch (how) {
+    case 0: return _Fork();
+    case 1: return syscall(SYS_fork);
+    case 2: return syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+    default: return syscall(SYS_clone3, arguments, sizeof arguments);
+    }
+}
+int main(void) {
+    size_t w = 2 << 20, n = 33 * w;
+    int status, failed = 0;
+    for (int how = 0; how < 4; how++) {
+        if (child(how)) continue;
+        volatile char *p = mmap(0, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        for (size_t i = 0; i < n; i += w) p[i] = 1;
+        if (huge_kib() < 32 << 11) _exit(77);
+        for (int i = 0; i < 600 && huge_kib() > 16 << 11; i++) usleep(100000);
+        _exit(huge_kib() > 16 << 11);
+    }
+    while (wait(&status) > 0) failed |= status;
+    return failed != 0;
+}
+"#;
+
+/// Has a child in its memory of 32 MiB for three seconds.
+const VFORK: &str = r#"
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+int main(void) {
+    memset(mmap(0, 32 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), 1, 32 << 20);
+    if (!vfork()) sleep(3), _exit(0);
+    return 0;
+}
+"#;
+
+/// Fills 16 MiB, goes into the background, and waits for nothing: by the C library's fork, and with an argument without it.
+const LEAVES_AT_ONCE: &str = r#"
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+int main(int c, char **v) {
+    (void)v;
+    memset(mmap(0, 16 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), 1, 16 << 20);
+    if (c > 1 ? syscall(SYS_fork) : fork()) _exit(0);
+    setsid(), close(0), close(1), close(2);
     sleep(3);
     return 0;
 }
@@ -364,6 +439,50 @@ fn a_copy_in_the_background_is_named_and_counted(_: &Host) -> Outcome {
     let rest = report["still_running"].as_array().ok_or("no array")?;
     assert_eq!(rest.iter().map(|one| one["program"].as_str()).collect::<Vec<_>>(), [Some("background")], "{report}");
     assert!(report["superpages"]["mmap"]["reserved_windows"].as_u64() >= Some(7), "{report}");
+    Ok(())
+}
+
+/// Nothing of the C library's runs in such a child, so none takes a slot.
+fn children_made_without_the_c_librarys_fork_are_counted_and_split(_: &Host) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let folder = Folder::make("processes-other-forks")?;
+    let program = compile(&folder, "cc", "forks", OTHER_FORKS, &[])?;
+    let (mut command, report) = reported(&[], &[&program], "other-forks")?;
+    let ended = said(&mut command)?;
+    assert_eq!(ended.code(), 0, "{ended:?}");
+    let report = report.read()?;
+    assert_eq!(report["processes"], 5, "{report}");
+    assert!(report["demoted_windows"].as_u64() >= Some(4 * 16), "{report}");
+    Ok(())
+}
+
+/// A child of vfork has the status page, too, since it has its parent's memory.
+fn a_child_in_its_parents_memory_is_not_counted_twice(_: &Host) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let folder = Folder::make("processes-vfork")?;
+    let program = compile(&folder, "cc", "vfork", VFORK, &[])?;
+    let (mut command, report) = reported(&[], &[&program], "vfork")?;
+    assert_eq!(said(&mut command)?.code(), 0);
+    let report = report.read()?;
+    assert_eq!(report["processes"], 1, "{report}");
+    let reserved = report["superpages"]["mmap"]["reserved_windows"].as_u64();
+    assert!((Some(15)..=Some(17)).contains(&reserved), "{report}");
+    Ok(())
+}
+
+/// The copy may have no slot when masu ends.
+fn a_copy_is_named_if_the_program_ends_at_once(_: &Host) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let folder = Folder::make("processes-at-once")?;
+    let program = compile(&folder, "cc", "at-once", LEAVES_AT_ONCE, &[])?;
+    for command in [&[&*program, "x"][..], &[&program], &[&program], &[&program]] {
+        let (mut command, report) = reported(&[], command, "at-once")?;
+        assert_eq!(said(&mut command)?.code(), 0);
+        let report = report.read()?;
+        let rest = report["still_running"].as_array().ok_or("no array")?;
+        assert_eq!(rest.iter().map(|one| one["program"].as_str()).collect::<Vec<_>>(), [Some("at-once")], "{report}");
+        assert!(report["superpages"]["mmap"]["reserved_windows"].as_u64() >= Some(7), "{report}");
+    }
     Ok(())
 }
 

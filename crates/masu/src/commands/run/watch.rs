@@ -1,7 +1,10 @@
 //! Watches a program that runs with the preload library. A thread scans each process that has a process slot on the
-//! status page, splits huge pages that hold unused memory, and counts once more when a process exits.
+//! status page, splits huge pages that hold unused memory, and counts once more when a process exits. Forked processes
+//! without a slot are looked for in `/proc` (`forked.rs`).
 //!
 //! The program waits for this thread at its exit only, if a report is wanted, for at most a quarter of a second.
+
+mod forked;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
@@ -21,6 +24,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use units::cast::saturated;
 use units::{Bytes, PageSize};
 
+use self::forked::{Search, has_own_memory};
 use super::counts::Shared;
 use crate::HOST;
 use rustix::io::Errno;
@@ -33,6 +37,11 @@ const FIRST_COUNT: Duration = Duration::from_millis(100);
 
 /// Interval at which the limit on reserved windows follows the headroom of masu's control group.
 const LIMIT_EVERY: Duration = Duration::from_secs(1);
+
+/// Interval between searches for forked processes without a slot, and the same as a multiple of a search's time: on a
+/// machine with many processes the longer of the two.
+const SEARCH_EVERY: Duration = Duration::from_secs(1);
+const SEARCH_EVERY_TIMES: u32 = 200;
 
 /// Longest interval between scans for a report.
 const SCAN_EVERY_MAX: Duration = Duration::from_secs(10);
@@ -53,7 +62,7 @@ pub struct Wanted {
 pub struct Seen {
     /// Programs that loaded the library.
     pub programs: u64,
-    /// Processes that had a process slot.
+    /// Processes that had a process slot, and forked ones that were found without.
     pub processes: u64,
     /// Processes that found no free slot.
     pub turned_away: u32,
@@ -213,15 +222,24 @@ fn watch(memory: &SharedMemory, wanted: Wanted, counts: &Shared, over: &AtomicBo
     let begun = Instant::now();
     // Processes killed in each group when a program was first seen there; masu's own group is the first program's.
     let mut kills: BTreeMap<String, u64> = cgroup::oom_kills(&*HOST, Pid::own()).into_iter().collect();
-    let mut limited = begun;
+    let (mut limited, mut search_due) = (begun, begun + SEARCH_EVERY);
+    let mut search = Search::new(&*HOST);
+    // Found by a search, and in no slot since.
+    let mut without_slot = BTreeSet::new();
     while !over.load(Relaxed) {
         if limited.elapsed() >= LIMIT_EVERY {
             limited = Instant::now();
             limit_windows(&page);
         }
+        let now = Instant::now();
+        if now >= search_due {
+            without_slot.extend(find_forked(&mut search, &page, inode, wanted, &mut all));
+            search_due = Instant::now() + SEARCH_EVERY.max(now.elapsed() * SEARCH_EVERY_TIMES);
+        }
         let doorbell = page.doorbell().load(Relaxed);
         for slot in page.slots_in_use() {
             let Some(pid) = pid_of(slot) else { continue };
+            without_slot.remove(&pid);
             let watched = all.entry(pid).or_insert_with(|| Watched::new(wanted));
             if slot.stage() == Stage::Leaving {
                 if wanted.report && matches!(watched.presence(pid, inode), Presence::Ours) {
@@ -273,13 +291,22 @@ fn watch(memory: &SharedMemory, wanted: Wanted, counts: &Shared, over: &AtomicBo
             shared_memory::wait(page.doorbell(), doorbell, nap);
         }
     }
-    seen.still_running = still_running(&page, inode, wanted, counts);
+    without_slot.extend(find_forked(&mut search, &page, inode, wanted, &mut all));
+    page.slots_in_use().filter_map(pid_of).for_each(|pid| _ = without_slot.remove(&pid));
+    seen.still_running = still_running(&page, all.keys(), inode, wanted, counts);
     page.close();
     for slot in page.slots_in_use() {
         // A process that waits for its last count stops waiting.
         shared_memory::wake(slot.stage_word());
     }
     all.into_values().for_each(|watched| add_totals(watched, &mut seen));
+    add_page_totals(&page, kills, &mut seen);
+    seen.processes += without_slot.len() as u64;
+    seen
+}
+
+/// Adds the sums of the status page, and the processes that the kernel has killed since `kills`.
+fn add_page_totals(page: &StatusPage<'_>, kills: BTreeMap<String, u64>, seen: &mut Seen) {
     let totals = page.totals();
     (seen.programs, seen.processes) = (page.programs().into(), page.processes().into());
     (seen.aligned, seen.reserved_ever, seen.code) = (totals.aligned, totals.reserved, totals.code);
@@ -290,13 +317,44 @@ fn watch(memory: &SharedMemory, wanted: Wanted, counts: &Shared, over: &AtomicBo
         kills.into_iter().filter_map(since).filter(|of| of.0 > 0).map(|(killed, group)| (group, killed)).collect();
     let counted = LeftOut::ALL.iter().map(|why| (why.words().to_owned(), u64::from(page.left_out(*why))));
     seen.left_out = counted.filter(|(_, count)| *count > 0).collect();
-    seen
+}
+
+/// Finds forked processes without a slot, and adds them to the watched ones. Where no slot is free, processes without one
+/// are counted as such, and not looked for; from outside nobody has the status page.
+fn find_forked(
+    search: &mut Search,
+    page: &StatusPage<'_>,
+    inode: u64,
+    wanted: Wanted,
+    all: &mut BTreeMap<Pid, Watched>,
+) -> Vec<Pid> {
+    if page.refused() > 0 || wanted.without_slot.is_some() {
+        return Vec::new();
+    }
+    let slots: BTreeSet<Pid> = page.slots_in_use().filter_map(pid_of).collect();
+    let mut found = search.new_processes(&*HOST, |pid| all.contains_key(&pid) || slots.contains(&pid));
+    found.retain(|pid| {
+        let mut watched = Watched::new(wanted);
+        let is_new = matches!(watched.presence(*pid, inode), Presence::Ours)
+            && has_own_memory(*pid, all.keys().chain(&slots).copied());
+        if is_new {
+            all.insert(*pid, watched);
+        }
+        is_new
+    });
+    found
 }
 
 /// Processes that are still there at the end of the program; they are counted once more.
-fn still_running(page: &StatusPage<'_>, inode: u64, wanted: Wanted, counts: &Shared) -> Vec<(Pid, Untrusted)> {
+fn still_running<'a>(
+    page: &StatusPage<'_>,
+    watched: impl Iterator<Item = &'a Pid>,
+    inode: u64,
+    wanted: Wanted,
+    counts: &Shared,
+) -> Vec<(Pid, Untrusted)> {
     let is_ours = |pid: &Pid| matches!(Watched::new(wanted).presence(*pid, inode), Presence::Ours);
-    let pids: BTreeSet<Pid> = page.slots_in_use().filter_map(pid_of).filter(is_ours).collect();
+    let pids: BTreeSet<Pid> = page.slots_in_use().filter_map(pid_of).chain(watched.copied()).filter(is_ours).collect();
     let counted = |pid: &Pid| !wanted.report || counts.lock().count(*pid);
     let alive = |pid: Pid| status::status(&*HOST, pid).ok().filter(|status| !status.zombie);
     pids.into_iter().filter(counted).filter_map(|pid| Some((pid, alive(pid)?.name))).collect()
