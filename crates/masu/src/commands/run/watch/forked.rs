@@ -62,7 +62,7 @@ mod tests {
 
     fn process(kernel: FakeKernel, pid: i32, state: char, parent: i32, flags: u64, start: u64) -> FakeKernel {
         let rest = format!("0 0 0 0 0 0 0 0 20 0 1 0 {start} 0 0 0");
-        kernel.file(&format!("proc/{pid}/stat"), &format!("{pid} (x) {state} {parent} 1 1 0 -1 {flags} 0 {rest}\n"))
+        kernel.file(&format!("proc/{pid}/stat"), &format!("{pid} (x) {state} {parent} 1 1 0 -1 {flags} {rest}\n"))
     }
 
     #[test]
