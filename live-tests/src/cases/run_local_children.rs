@@ -342,7 +342,10 @@ int main(int count, char **list) {
 /// file, read there if the user chooses `cma`, and behind masu.
 fn open_mpi_sends_between_paged_programs_and_prints_no_refusal(_: &Host) -> Outcome {
     let folder = Folder::make("local-ranks")?;
-    if ["mpicc", "mpirun"].iter().any(|name| Command::new(name).arg("--version").output().is_err()) {
+    let works = |name: &str, arguments: &[&str]| {
+        Command::new(name).args(arguments).output().is_ok_and(|output| output.status.success())
+    };
+    if !works("mpirun", &["--version"]) || !works("mpicc", &["-include", "mpi.h", "-E", "-x", "c", "/dev/null"]) {
         println!("SKIP: Open MPI is not installed");
         return Ok(());
     }
