@@ -233,12 +233,17 @@ fn a_snapshot_of_a_file_keeps_its_pages(_: &Host) -> Outcome {
     let point = folder.0.join("a").display().to_string();
     let snapshot = format!("btrfs -q subvolume snapshot {point} {point}/snapshot && cat {point}/file > /dev/null");
     ran(&format!("mount -o loop {} {point} && {snapshot}", image.display()))?;
-    // The reader has both open.
-    let lines = read_beside(&format!("exec 3< {point}/file; cat {point}/snapshot/file > /dev/null"));
+    // Each reader has both open. The first keeps the snapshot open after its end, the second closes it.
+    let open = format!("exec 3< {point}/file; ");
+    let first = read_beside(&format!("{open} timeout 2 tail -c +1 -f {point}/snapshot/file > /dev/null; true"));
+    let read = left(&folder.0.join("a/snapshot/file"));
+    let second = read_beside(&format!("{open} cat {point}/snapshot/file > /dev/null"));
     let kept = left(&folder.0.join("a/file"));
     ran(&format!("umount {point}"))?;
-    let (lines, kept) = (lines?, kept?);
-    assert!(kept * 100 >= LENGTH.0 * 99, "{kept} pages are left of the file that nobody read: {lines}");
+    let (lines, read, kept) = ([first?, second?], read?, kept?);
+    // The last 8 MiB were due after the reader had ended.
+    assert!(read * 4 <= LENGTH.0, "{read} pages are left of the file that was read: {lines:?}");
+    assert!(kept * 100 >= LENGTH.0 * 99, "{kept} pages are left of the file that nobody read: {lines:?}");
     Ok(())
 }
 
@@ -358,7 +363,8 @@ fn a_server_that_forks_for_each_request_is_named_with_the_sum(_: &Host) -> Outco
         let lines = read_beside(&format!("exec {python} -c '{}' {port}", asking.replace('\'', "'\\''")))?;
         let named = format!("process {} (python3", server.pid());
         let line = lines.lines().find(|line| line.contains(&named)).ok_or_else(|| format!("not named: {lines}"))?;
-        assert!(line.contains("is connected to the streams and brought 64.0 MiB"), "{line}");
+        // Python's own files are some pages more if they were not in memory.
+        assert!(line.contains("is connected to the streams and brought 64."), "{line}");
         assert!(line.contains(&format!("`--pid {}` includes it", server.pid())), "{line}");
     }
     Ok(())
@@ -374,7 +380,8 @@ fn a_listener_that_starts_a_program_for_each_request_is_named_with_the_sum(_: &H
     let lines = read_beside(&format!("exec {python} -c '{}' {port}", ASKING.replace('\'', "'\\''")))?;
     let named = format!("process {} (", server.pid());
     let line = lines.lines().find(|line| line.contains(&named)).ok_or_else(|| format!("not named: {lines}"))?;
-    assert!(line.contains("is connected to the streams and brought 64.0 MiB"), "{line}");
+    // Python's own files are some pages more if they were not in memory.
+    assert!(line.contains("is connected to the streams and brought 64."), "{line}");
     assert!(line.contains(&format!("`--pid {}` includes it", server.pid())), "{line}");
     Ok(())
 }

@@ -26,7 +26,9 @@ use std::fmt;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, StatxFlags, fstat, fstatfs, open, openat2, statx};
+use rustix::fs::{
+    AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat, StatxFlags, fstat, fstatfs, major, minor, open, openat2, statx,
+};
 use rustix::io::Errno;
 
 use crate::block_device::{self, Below};
@@ -346,7 +348,8 @@ impl FileSystems {
             let Some(held) = self.held_on(reader, &path, of.device) else { continue };
             match fstat(&held) {
                 Ok(about) if about.st_ino == of.inode => match &found {
-                    // A file and its snapshot on btrfs: one of them is meant.
+                    // Several files of btrfs have these numbers. The reader has read one of them, and may have closed it.
+                    _ if is_of_subvolume(&about, of.device) && !is_read(files, reader, &path) => {}
                     Some((device, _)) if *device != about.st_dev => return None,
                     Some(_) => {}
                     None => found = Some((about.st_dev, held)),
@@ -416,6 +419,20 @@ fn reopen(held: &OwnedFd) -> Result<OwnedFd, Errno> {
     };
     let path = format!("/proc/self/fd/{}", held.as_raw_fd());
     open(path.as_str(), kind | OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// True for a file of btrfs: each subvolume has a device number of its own.
+fn is_of_subvolume(about: &Stat, device: (u32, u32)) -> bool {
+    (major(about.st_dev), minor(about.st_dev)) != device
+}
+
+/// True if the descriptor of a process at this path below `fd` has been read or written: its position is not the
+/// beginning.
+fn is_read(files: &impl KernelFiles, pid: Pid, path: &str) -> bool {
+    let number = path.rsplit('/').next().unwrap_or_default();
+    let about = files.read(&pid.file(&format!("fdinfo/{number}"))).unwrap_or_default();
+    let position = about.lines().find_map(|line| line.strip_prefix("pos:"));
+    position.is_some_and(|position| position.trim().parse::<u64>().is_ok_and(|position| position > 0))
 }
 
 /// True if the file lies on the device; its server is not asked.
