@@ -323,8 +323,9 @@ impl Target {
         let (program, known) = (self.process.program(), self.huge.states());
         let mut zero = BTreeSet::new();
         for view in self.scan.observed.windows.iter().filter(|view| view.huge.is_some()) {
-            let is_in_use = known.get(&view.window).is_some_and(|huge| huge.idle_rounds == 0);
-            if !is_in_use
+            // The program may have exchanged the page while it was in use: then it is asked about once it is idle.
+            let may_be_zero = known.get(&view.window).is_none_or(|huge| huge.idle_rounds == 1);
+            if may_be_zero
                 && program.state(view.window)?.is_some_and(|state| state.zero == Pages(PAGES_PER_WINDOW as u64))
             {
                 zero.insert(view.window);

@@ -301,8 +301,6 @@ impl Trimmer {
         if is_due {
             self.torn.split_all(self.program.as_ref(), stop)?;
             (self.totals.torn, self.totals.torn_returned) = (self.torn.split, self.torn.returned);
-        }
-        if is_due {
             (self.totals.torn_left, self.totals.torn_shared) = (self.torn.stays_own(), self.torn.stays_shared());
         }
         Ok(())

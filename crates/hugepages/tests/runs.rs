@@ -572,6 +572,15 @@ fn undoing_splits_what_masu_promoted_and_leaves_what_was_huge_before() {
 }
 
 #[test]
+fn undoing_counts_what_moves_before_each_look() {
+    let mut run = run(script(vec![dense(), dense()]));
+    assert_eq!(run.targets[0].promoted_now(), 2);
+    (run.world.borrow_mut().undoing, run.world.borrow_mut().moving) = (true, true);
+    assert_eq!(run.targets[0].undo().into_iter().collect::<Vec<_>>(), [(Refusal::Moved, 2)]);
+    assert_eq!(run.world.borrow().broken, Vec::<String>::new());
+}
+
+#[test]
 fn a_clock_that_jumps_by_an_hour_harms_nothing() {
     let mut sleeping = watched(vec![sparse(), Cell::hot(100, 50, OFTEN).huge()], 200_000);
     sleeping.events = (0..40)

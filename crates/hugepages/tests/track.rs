@@ -41,6 +41,7 @@ fn world(script: &Script) -> Shared {
         urgent: false,
         preallocation: script.preallocation,
         undoing: false,
+        moving: false,
         looks_for_torn: false,
         looked_for_torn: false,
         calls: 0,

@@ -42,6 +42,7 @@ pub fn run(script: Script) -> Run {
         urgent: false,
         preallocation: script.preallocation,
         undoing: false,
+        moving: false,
         looks_for_torn: false,
         looked_for_torn: false,
         calls: 0,

@@ -201,6 +201,9 @@ impl Program for ModelProgram {
             }
             let Some(index) = space.index(window) else { return Some(WindowState::default()) };
             let cell = &mut space.cells[index];
+            if world.moving && cell.huge {
+                return Some(WindowState::default());
+            }
             space.raced |= cell.collapsed && !cell.huge && cell.added > 0;
             space.promoted += u64::from(cell.measure());
             if let Some(back) = cell.split.take().filter(|_| !cell.huge) {

@@ -47,6 +47,8 @@ pub struct World {
     pub preallocation: Duration,
     /// masu is undoing its work.
     pub undoing: bool,
+    /// The programs move their huge windows between masu's scan and each look at one of them.
+    pub moving: bool,
     /// The next advice is for a torn huge page: masu has just read the kernel's counters.
     pub looks_for_torn: bool,
     /// That advice was given, and masu has not read the counters again yet.
