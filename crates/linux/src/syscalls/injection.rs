@@ -202,19 +202,27 @@ fn outside_of_transfers(files: &impl KernelFiles, pid: Pid) -> Result<Vec<Pid>, 
     let end = Instant::now() + TRANSFERS_END_WITHIN;
     let mut waits = BTreeMap::new();
     for look in 1.. {
-        let (mut waiting, mut running) = (Vec::new(), Vec::new());
+        let (mut free, mut has_better) = (Vec::new(), false);
         for thread in threads_of(files, pid)? {
-            let waited = status::waits(files, thread).ok();
             match activity(files, thread) {
-                Activity::Waits => waiting.push(thread),
-                // It may be in a transfer, between two waits for the other end.
-                Activity::Runs if *waits.entry(thread).or_insert(waited) == waited => running.push(thread),
-                Activity::Runs | Activity::Transfers => {}
+                Activity::Waits => free.push(thread),
+                Activity::Runs => {
+                    // It may be in a transfer, between two waits for the other end.
+                    let waited = status::waits(files, thread).ok();
+                    let has_run_on = *waits.entry(thread).or_insert(waited) == waited;
+                    if has_run_on && look >= LOOKS_AT_RUNNING {
+                        free.push(thread);
+                    }
+                    has_better |= has_run_on && free.is_empty();
+                }
+                Activity::Transfers => {}
+            }
+            if free.len() == THREADS_MAX {
+                break;
             }
         }
-        let mut free = if waiting.is_empty() && look >= LOOKS_AT_RUNNING { running } else { waiting };
-        if !free.is_empty() {
-            free.truncate(THREADS_MAX);
+        // A thread without a filter may come first, and be free at the next looks.
+        if !free.is_empty() && (!has_better || look >= LOOKS_AT_RUNNING) {
             return Ok(free);
         }
         if Instant::now() > end {
