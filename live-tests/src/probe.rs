@@ -23,6 +23,8 @@ use crate::target_process::MADV_GUARD_INSTALL;
 use crate::target_process::{Backing, Mapping, Part, TargetProcess};
 use crate::user_faults::{features, paging_backends};
 
+const TORN_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/hugepages-2048kB/stats/nr_anon_partially_mapped";
+
 /// Error of a probe that could not be carried out.
 type Unprobed = Box<dyn std::error::Error>;
 
@@ -40,6 +42,8 @@ fn capability(requirement: Requirement) -> Capability {
         Requirement::SoftDirty => soft_dirty(),
         Requirement::PageFrames => page_frames(),
         Requirement::HugePageModes => Ok(file("/sys/kernel/mm/transparent_hugepage/enabled")),
+        // Before, a torn page that stays is not told from one whose other part a child maps.
+        Requirement::TornPages => Ok(file(TORN_PAGES)),
         Requirement::PageTableWalk => Ok(page_table_walk()),
         Requirement::FiveLevels => five_levels(),
         Requirement::RealProcessor => Ok(real_processor()),

@@ -19,6 +19,8 @@ pub enum Requirement {
     PageFrames,
     /// The system-wide switch of transparent huge pages.
     HugePageModes,
+    /// The kernel counts huge pages that are mapped in part (Linux 6.13).
+    TornPages,
     /// The BPF walk of page tables loads and calibrates.
     PageTableWalk,
     /// Page tables of five levels: addresses above 128 TiB.
@@ -114,7 +116,7 @@ pub enum Requirement {
 
 impl Requirement {
     /// All requirements, in the order of the tables.
-    pub const ALL: [Requirement; 52] = [
+    pub const ALL: [Requirement; 53] = [
         Requirement::Root,
         Requirement::RemoteAdvice,
         Requirement::RemoteCollapse,
@@ -122,6 +124,7 @@ impl Requirement {
         Requirement::SoftDirty,
         Requirement::PageFrames,
         Requirement::HugePageModes,
+        Requirement::TornPages,
         Requirement::PageTableWalk,
         Requirement::FiveLevels,
         Requirement::RealProcessor,
@@ -179,6 +182,7 @@ impl Requirement {
             Requirement::SoftDirty => "soft-dirty",
             Requirement::PageFrames => "page frame numbers",
             Requirement::HugePageModes => "transparent huge pages",
+            Requirement::TornPages => "count of torn huge pages",
             Requirement::PageTableWalk => "page-table walk",
             Requirement::FiveLevels => "five-level page tables",
             Requirement::RealProcessor => "a processor that is not emulated",

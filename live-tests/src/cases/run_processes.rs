@@ -23,8 +23,8 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     a_start_that_fails_is_not_counted_as_left_out [Shell];
     sigterm_ends_a_start_behind_a_supervisor_that_never_answers;
     a_program_with_many_mappings_gets_as_many_as_alone;
-    torn_huge_pages_that_are_locked_have_a_line;
-    torn_huge_pages_that_a_fork_shares_are_counted_once;
+    torn_huge_pages_that_are_locked_have_a_line [TornPages];
+    torn_huge_pages_that_a_fork_shares_are_counted_once [TornPages];
     a_copy_in_the_background_is_named_and_counted;
     children_made_without_the_c_librarys_fork_are_counted_and_split;
     a_child_in_its_parents_memory_is_not_counted_twice;
@@ -264,6 +264,18 @@ fn reported(options: &[&str], command: &[&str], name: &str) -> Result<(Command, 
     Ok((run, report))
 }
 
+/// Report of a C program that ends well.
+fn report_of(name: &str, source: &str, arguments: &[&str]) -> Result<Value> {
+    let _quiet = no_automatic_huge_pages()?;
+    let folder = Folder::make(&format!("processes-{name}"))?;
+    let program = compile(&folder, "cc", name, source, &[])?;
+    let command: Vec<&str> = std::iter::once(program.as_str()).chain(arguments.iter().copied()).collect();
+    let (mut command, report) = reported(&[], &command, name)?;
+    let ended = said(&mut command)?;
+    assert_eq!(ended.code(), 0, "{ended:?}");
+    report.read()
+}
+
 fn an_inherited_prohibition_is_lifted_and_a_later_one_is_named(_: &Host) -> Outcome {
     let _quiet = no_automatic_huge_pages()?;
     let folder = Folder::make("processes-huge")?;
@@ -383,13 +395,8 @@ fn a_program_with_many_mappings_gets_as_many_as_alone(_: &Host) -> Outcome {
     Ok(())
 }
 
-const TORN_COUNTER: &str = "/sys/kernel/mm/transparent_hugepage/hugepages-2048kB/stats/nr_anon_partially_mapped";
-
 /// The kernel splits no locked page: it keeps and charges what the program gave back.
 fn torn_huge_pages_that_are_locked_have_a_line(_: &Host) -> Outcome {
-    if !std::path::Path::new(TORN_COUNTER).exists() {
-        return Ok(()); // before Linux 6.13 a torn page that stays is not told from others
-    }
     let _quiet = no_automatic_huge_pages()?;
     let folder = Folder::make("processes-torn")?;
     let program = compile(&folder, "cc", "torn", TORN, &[])?;
@@ -410,16 +417,7 @@ fn torn_huge_pages_that_are_locked_have_a_line(_: &Host) -> Outcome {
 
 /// Both processes of a fork gave back the same parts: the kernel keeps and charges each once.
 fn torn_huge_pages_that_a_fork_shares_are_counted_once(_: &Host) -> Outcome {
-    if !std::path::Path::new(TORN_COUNTER).exists() {
-        return Ok(()); // before Linux 6.13 they are not told from those of which the child maps the rest
-    }
-    let _quiet = no_automatic_huge_pages()?;
-    let folder = Folder::make("processes-torn-fork")?;
-    let program = compile(&folder, "cc", "torn", TORN, &[])?;
-    let (mut command, report) = reported(&[], &[&program, "fork"], "torn-fork")?;
-    let ended = said(&mut command)?;
-    assert_eq!(ended.code(), 0, "{ended:?}");
-    let report = report.read()?;
+    let report = report_of("torn-fork", TORN, &["fork"])?;
     let (split, left) = (report["torn_windows"].as_u64(), report["torn_left_windows"].as_u64());
     let (split, left) = (split.ok_or("no number")?, left.ok_or("no number")?);
     // The first may be looked at before the second has given back its part.
@@ -430,12 +428,7 @@ fn torn_huge_pages_that_a_fork_shares_are_counted_once(_: &Host) -> Outcome {
 
 /// The program has ended, and the report is not about all of it.
 fn a_copy_in_the_background_is_named_and_counted(_: &Host) -> Outcome {
-    let _quiet = no_automatic_huge_pages()?;
-    let folder = Folder::make("processes-background")?;
-    let program = compile(&folder, "cc", "background", BACKGROUND, &[])?;
-    let (mut command, report) = reported(&[], &[&program], "background")?;
-    assert_eq!(said(&mut command)?.code(), 0);
-    let report = report.read()?;
+    let report = report_of("background", BACKGROUND, &[])?;
     let rest = report["still_running"].as_array().ok_or("no array")?;
     assert_eq!(rest.iter().map(|one| one["program"].as_str()).collect::<Vec<_>>(), [Some("background")], "{report}");
     assert!(report["superpages"]["mmap"]["reserved_windows"].as_u64() >= Some(7), "{report}");
@@ -444,13 +437,7 @@ fn a_copy_in_the_background_is_named_and_counted(_: &Host) -> Outcome {
 
 /// Nothing of the C library's runs in such a child, so none takes a slot.
 fn children_made_without_the_c_librarys_fork_are_counted_and_split(_: &Host) -> Outcome {
-    let _quiet = no_automatic_huge_pages()?;
-    let folder = Folder::make("processes-other-forks")?;
-    let program = compile(&folder, "cc", "forks", OTHER_FORKS, &[])?;
-    let (mut command, report) = reported(&[], &[&program], "other-forks")?;
-    let ended = said(&mut command)?;
-    assert_eq!(ended.code(), 0, "{ended:?}");
-    let report = report.read()?;
+    let report = report_of("other-forks", OTHER_FORKS, &[])?;
     assert_eq!(report["processes"], 5, "{report}");
     assert!(report["demoted_windows"].as_u64() >= Some(4 * 16), "{report}");
     Ok(())
@@ -458,12 +445,7 @@ fn children_made_without_the_c_librarys_fork_are_counted_and_split(_: &Host) -> 
 
 /// A child of vfork has the status page, too, since it has its parent's memory.
 fn a_child_in_its_parents_memory_is_not_counted_twice(_: &Host) -> Outcome {
-    let _quiet = no_automatic_huge_pages()?;
-    let folder = Folder::make("processes-vfork")?;
-    let program = compile(&folder, "cc", "vfork", VFORK, &[])?;
-    let (mut command, report) = reported(&[], &[&program], "vfork")?;
-    assert_eq!(said(&mut command)?.code(), 0);
-    let report = report.read()?;
+    let report = report_of("vfork", VFORK, &[])?;
     assert_eq!(report["processes"], 1, "{report}");
     let reserved = report["superpages"]["mmap"]["reserved_windows"].as_u64();
     assert!((Some(15)..=Some(17)).contains(&reserved), "{report}");
@@ -472,13 +454,8 @@ fn a_child_in_its_parents_memory_is_not_counted_twice(_: &Host) -> Outcome {
 
 /// The copy may have no slot when masu ends.
 fn a_copy_is_named_if_the_program_ends_at_once(_: &Host) -> Outcome {
-    let _quiet = no_automatic_huge_pages()?;
-    let folder = Folder::make("processes-at-once")?;
-    let program = compile(&folder, "cc", "at-once", LEAVES_AT_ONCE, &[])?;
-    for command in [&[&*program, "x"][..], &[&program], &[&program], &[&program]] {
-        let (mut command, report) = reported(&[], command, "at-once")?;
-        assert_eq!(said(&mut command)?.code(), 0);
-        let report = report.read()?;
+    for arguments in [&["x"][..], &[], &[], &[]] {
+        let report = report_of("at-once", LEAVES_AT_ONCE, arguments)?;
         let rest = report["still_running"].as_array().ok_or("no array")?;
         assert_eq!(rest.iter().map(|one| one["program"].as_str()).collect::<Vec<_>>(), [Some("at-once")], "{report}");
         assert!(report["superpages"]["mmap"]["reserved_windows"].as_u64() >= Some(7), "{report}");

@@ -241,11 +241,14 @@ impl Zeroed {
         let base = info.dlpi_addr;
         // SAFETY: asks.
         let loader = unsafe { libc::getauxval(libc::AT_BASE) };
-        let needed = [(libc::memcpy as *const ()).addr() as u64, (&raw const HEAP_END).addr() as u64, loader];
+        // A program may have functions of the first name of its own, in another object.
+        let c_library = [libc::memcpy as *const (), libc::memset as *const (), libc::getauxval as *const ()];
+        let own = (&raw const HEAP_END).cast();
+        let needed = [c_library[0], c_library[1], c_library[2], own].map(|pointer| pointer.addr() as u64);
         let holds = |address: &u64| {
             loaded().any(|header| (base + header.p_vaddr..base + header.p_vaddr + header.p_memsz).contains(address))
         };
-        if needed.iter().any(holds) {
+        if needed.iter().any(holds) || holds(&loader) {
             return 0;
         }
         for header in loaded().filter(|header| header.p_flags & libc::PF_W != 0) {

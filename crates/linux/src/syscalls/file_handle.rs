@@ -2,8 +2,8 @@
 //!
 //! Events of the page cache name a file by device, inode and generation. File systems with handles made of the last two
 //! (ext2, ext3, ext4, f2fs and xfs) open the file by them; the form of their handles is read from the handle of the
-//! root, and it counts only if that has the root's inode number. Those of EROFS have the high half of the number first.
-//! Those of btrfs have the subvolume, too: a file is opened if only one subvolume has these numbers
+//! root, and it counts only if that has the root's inode number. EROFS has the high half of the number first in its
+//! handles. Handles of btrfs have the subvolume, too: a file is opened if only one subvolume has these numbers
 //! (`btrfs_subvolumes.rs`). Others (overlayfs, network file systems) have handles of their own kind; a file on them must
 //! be found in another way. `file_systems.rs` finds the file system, and refuses one that is not local.
 //!

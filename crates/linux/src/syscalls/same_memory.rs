@@ -9,7 +9,6 @@
 //!
 //! Truth: kcmp(2); kernel/kcmp.c.
 
-use linux_raw_sys::general::__NR_kcmp;
 use rustix::io::Errno;
 
 use crate::{Error, Pid};
@@ -23,7 +22,7 @@ const KCMP_VM: i32 = 1;
 /// `Gone` if one of them ended, `Denied`, `Unsupported` by a kernel without the call.
 pub fn is_same(one: Pid, other: Pid) -> Result<bool, Error> {
     // SAFETY: reads two processes, and no memory of ours.
-    let answer = unsafe { libc::syscall(i64::from(__NR_kcmp), one.0, other.0, KCMP_VM, 0_i64, 0_i64) };
+    let answer = unsafe { libc::syscall(libc::SYS_kcmp, one.0, other.0, KCMP_VM, 0_i64, 0_i64) };
     if answer < 0 {
         let errno = Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL);
         return Err(Error::of_process("compare", format!("the address spaces of {one} and {other}"), errno));
