@@ -369,6 +369,6 @@ mod tests {
         let forbidding = Status { huge_pages: HugePages::Forbidden, ..program() };
         assert_eq!(judge(Pid(42), &forbidding, Purpose::Look), Ok(()));
         let said = said(&forbidding, Purpose::Attach);
-        assert!(said.contains("redis-server forbids huge pages for itself"), "{said}");
+        assert!(said.contains("redis-server forbids huge pages for itself, or `masu set` did"), "{said}");
     }
 }

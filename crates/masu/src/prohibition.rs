@@ -11,7 +11,8 @@ use crate::HOST;
 /// Origin of the prohibition for a process, as words that follow its name.
 pub fn by_whom(origin: &Origin) -> String {
     match origin {
-        Origin::Itself => "for itself".to_owned(),
+        // The kernel does not tell who had the process forbid them.
+        Origin::Itself => "for itself, or `masu set` did".to_owned(),
         Origin::Ancestor(pid, name) => format!("by inheritance from process {pid} ({name})"),
     }
 }
@@ -69,7 +70,10 @@ pub fn lift_own() -> Inherited {
     if !is_forbidden {
         return Inherited::Nothing;
     }
-    let by = by_whom(&thp_permission::origin(&*HOST, Pid::own()));
+    let by = match thp_permission::origin(&*HOST, Pid::own()) {
+        Origin::Itself => "by the program that became masu (exec)".to_owned(),
+        inherited @ Origin::Ancestor(..) => by_whom(&inherited),
+    };
     match thp_permission::allow_own() {
         Ok(()) => Inherited::Lifted(format!(
             "huge pages were forbidden {by} (PR_SET_THP_DISABLE); masu lifted that for itself and for what it starts"
@@ -112,7 +116,7 @@ mod tests {
         );
         assert!(
             note(Pid(9), &"python3".into(), &Origin::Itself)
-                .contains("process 9 (python3) forbade huge pages for itself")
+                .contains("process 9 (python3) forbade huge pages for itself, or `masu set` did")
         );
     }
 }

@@ -241,6 +241,7 @@ fn a_snapshot_of_a_file_keeps_its_pages(_: &Host) -> Outcome {
     let kept = left(&folder.0.join("a/file"));
     ran(&format!("umount {point}"))?;
     let (lines, read, kept) = ([first?, second?], read?, kept?);
+    assert!(lines.iter().all(|lines| lines.contains("files of several btrfs subvolumes")), "{lines:?}");
     // The last 8 MiB were due after the reader had ended.
     assert!(read * 4 <= LENGTH.0, "{read} pages are left of the file that was read: {lines:?}");
     assert!(kept * 100 >= LENGTH.0 * 99, "{kept} pages are left of the file that nobody read: {lines:?}");

@@ -161,7 +161,10 @@ fn a_program_that_forbids_huge_pages(_: &Host) -> Outcome {
     process.forbid_huge_pages()?;
     let pid = process.pid().to_string();
     let name = fs::read_to_string(format!("/proc/{pid}/comm"))?;
-    let why = format!("{} forbids huge pages for itself (prctl PR_SET_THP_DISABLE; THP_enabled: 0)", name.trim());
+    let why = format!(
+        "{} forbids huge pages for itself, or `masu set` did (prctl PR_SET_THP_DISABLE; THP_enabled: 0)",
+        name.trim()
+    );
     refused(&["attach", &pid], &format!("masu: cannot attach to process {pid}: {why}"))?;
     let looked = start(&["pages", &pid, "--for", "20ms"])?.said()?;
     assert_eq!(looked.code(), 0, "{}", looked.err);

@@ -53,7 +53,9 @@ impl Entry {
     /// Opens the file with these numbers for reading. `None` when it no longer exists.
     ///
     /// # Errors
-    /// `OPNOTSUPP` for handles of another kind or with other numbers, and for numbers of several files; `PERM` without CAP_DAC_READ_SEARCH, `AGAIN` for a file with a lease.
+    /// `OPNOTSUPP` for handles of another kind or with other numbers, `NOTUNIQ` for numbers of files of several
+    /// subvolumes, or more subvolumes than are looked at; `PERM` without CAP_DAC_READ_SEARCH, `AGAIN` for a file with a
+    /// lease.
     pub(crate) fn open(&self, inode: u64, generation: u32) -> Result<Option<File>, Errno> {
         let own = handle_to(&self.0)?;
         let kind = own.kind;
@@ -85,13 +87,13 @@ impl Entry {
         if inode < BTRFS_FIRST_FILE {
             return Err(Errno::OPNOTSUPP);
         }
-        let subvolumes = subvolumes(&self.0, SUBVOLUMES_MAX)?.ok_or(Errno::OPNOTSUPP)?;
+        let subvolumes = subvolumes(&self.0, SUBVOLUMES_MAX)?.ok_or(Errno::NOTUNIQ)?;
         let mut found = None;
         for subvolume in subvolumes {
             let file = self.open_by(&encode_for_btrfs(inode, subvolume, generation).ok_or(Errno::OPNOTSUPP)?)?;
             if file.is_some() && found.is_some() {
                 // A snapshot has a file with these numbers, and pages of its own.
-                return Err(Errno::OPNOTSUPP);
+                return Err(Errno::NOTUNIQ);
             }
             found = found.or(file);
         }

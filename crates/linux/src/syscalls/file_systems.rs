@@ -68,9 +68,11 @@ pub enum NoWay {
     Served(String),
     /// The device lies on this one, which a server supplies, or in a file that we do not see; its kind, if known.
     ServedBelow((u32, u32), Option<String>),
-    /// The file system has handles of its own kind, or several files of these numbers (snapshots of btrfs), and no
-    /// reader has the file open; its kind.
+    /// The file system has handles of its own kind, and no reader has the file open; its kind.
     Handles(String),
+    /// Files of several subvolumes of btrfs have these numbers, or there are too many subvolumes to look, and no reader
+    /// has the file open.
+    Subvolumes,
     /// Each mount is covered by another one.
     Covered,
     /// The kernel's answer.
@@ -91,6 +93,10 @@ impl fmt::Display for NoWay {
             NoWay::Handles(kind) => {
                 write!(f, "{kind} has file handles of its own kind, and no reader has the file open now")
             }
+            NoWay::Subvolumes => f.write_str(
+                "files of several btrfs subvolumes have its inode number (as snapshots do), or there are more than 16 \
+                 subvolumes, and no reader has the file open now",
+            ),
             NoWay::Covered => f.write_str("each mount of it is covered by another mount"),
             NoWay::Refused(errno) => f.write_str(&describe(*errno)),
         }
@@ -198,7 +204,9 @@ impl FileSystems {
             }
         }
         // A mount that is there and fit leaves nothing to look for elsewhere.
-        if !matches!(why, NoWay::Served(_) | NoWay::ServedBelow(..) | NoWay::Handles(_)) && !self.is_complete {
+        if !matches!(why, NoWay::Served(_) | NoWay::ServedBelow(..) | NoWay::Handles(_) | NoWay::Subvolumes)
+            && !self.is_complete
+        {
             self.look_at_all_namespaces(files);
             if let Some(file) = self.through_others(files, readers, of, &mut why) {
                 return Ok(file);
@@ -281,6 +289,7 @@ impl FileSystems {
         }
         let held = walk(root, mount)?;
         through_entry(held, of).map_err(|errno| match errno {
+            Errno::NOTUNIQ => NoWay::Subvolumes,
             Errno::OPNOTSUPP => NoWay::Handles(mount.kind().to_owned()),
             errno => NoWay::Refused(errno),
         })

@@ -79,6 +79,9 @@ fn started(task: &RunTask, relay: Relay) -> Result<ExitCode, NotStarted> {
     if let Inherited::Lifted(note) = inherited {
         served.notes.push(note);
     }
+    if is_own_program(&file) {
+        served.notes.push("the program is masu: if it runs another, see its own report".to_owned());
+    }
     // The last step that can be refused, so that an existing file is emptied only for a run that starts.
     let destination = destination(task)?;
     destination.empty();
@@ -265,6 +268,12 @@ fn wanted(task: &RunTask, served: &mut Served, report: bool) -> Wanted {
         }
     }
     Wanted { report, trim, without_slot: None }
+}
+
+/// True for the file of this program.
+fn is_own_program(file: &Path) -> bool {
+    let id = |path: &Path| rustix::fs::stat(path).map(|about| (about.st_dev, about.st_ino));
+    id(file).is_ok_and(|of| id(Path::new("/proc/self/exe")) == Ok(of))
 }
 
 fn fill(

@@ -35,6 +35,8 @@ pub enum Field {
     Short(usize),
 }
 
+/// First byte of each line that a server sends.
+const LINE_STARTS: &[u8] = b"+-:$*";
 /// Lines are numbers, statuses and errors.
 const LINE_BYTES_MAX: usize = 64 << 10;
 /// Replies other than pages: `INFO`, and the slots of a large Cluster.
@@ -222,7 +224,12 @@ pub fn pages<'a>(
 /// A line without its end.
 fn line(input: &mut impl BufRead) -> io::Result<Vec<u8>> {
     let mut line = Vec::with_capacity(16);
-    input.take(LINE_BYTES_MAX as u64).read_until(b'\n', &mut line)?;
+    let read = input.take(LINE_BYTES_MAX as u64).read_until(b'\n', &mut line);
+    // Another service may send no end of a line, and wait.
+    if line.first().is_some_and(|first| !LINE_STARTS.contains(first)) {
+        return Err(malformed("a line of another protocol"));
+    }
+    read?;
     if line.ends_with(b"\r\n") {
         line.truncate(line.len() - 2);
         return Ok(line);
@@ -336,6 +343,28 @@ mod tests {
         }
         let nested = b"*1\r\n".repeat(1000);
         assert_eq!(read(&nested).unwrap_err().kind(), io::ErrorKind::InvalidData);
+    }
+
+    /// Sends some bytes, and then nothing.
+    struct Silent(&'static [u8]);
+
+    impl Read for Silent {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            match self.0.read(buffer) {
+                Ok(0) => Err(io::ErrorKind::TimedOut.into()),
+                other => other,
+            }
+        }
+    }
+
+    #[test]
+    fn bytes_of_another_protocol_are_no_slow_answer() {
+        let said = |bytes| reply(&mut io::BufReader::new(Silent(bytes))).unwrap_err();
+        assert_eq!(said(b"+O").kind(), io::ErrorKind::TimedOut);
+        assert_eq!(said(b"").kind(), io::ErrorKind::TimedOut);
+        assert_eq!(said(b"\x15\x03\x03\0\x02").to_string(), "the answer is not understood: a line of another protocol");
+        let closed = read(b"HTTP/1.1").unwrap_err();
+        assert_eq!(closed.kind(), io::ErrorKind::InvalidData, "{closed}");
     }
 
     #[test]
