@@ -58,6 +58,7 @@ pub mod run_hard;
 pub mod run_library;
 pub mod run_limits;
 pub mod run_local;
+pub mod run_local_advice;
 pub mod run_local_children;
 pub mod run_local_hard;
 pub mod run_local_other_users;

@@ -68,6 +68,7 @@ const FILES: &[&[LiveTest]] = &[
     cases::field::TESTS,
     cases::guide::TESTS,
     cases::run_local::TESTS,
+    cases::run_local_advice::TESTS,
     cases::run_local_children::TESTS,
     cases::silent_masu::TESTS,
     cases::run_local_hard::TESTS,

@@ -14,6 +14,7 @@
 
 #![no_std]
 
+mod advice;
 mod bus_error;
 mod delivery;
 mod descriptors;

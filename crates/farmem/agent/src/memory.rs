@@ -21,7 +21,7 @@ const fn page_down(address: u64) -> u64 {
     address & !(PAGE_BYTES - 1)
 }
 
-const fn page_up(address: u64) -> u64 {
+pub const fn page_up(address: u64) -> u64 {
     page_down(address.saturating_add(PAGE_BYTES - 1))
 }
 
@@ -36,7 +36,7 @@ pub fn touches(program: &Program, start: u64, bytes: u64) -> bool {
 }
 
 /// Takes the lock, with no batch in flight: for calls that change mappings, or release memory.
-fn lock_idle(program: &'static Program) -> Guard<'static> {
+pub fn lock_idle(program: &'static Program) -> Guard<'static> {
     let guard = LOCK.lock();
     match program.pager.settle(&mut Frames::new(program), &mut program.units(&guard)) {
         Ok(()) => guard,
@@ -282,7 +282,7 @@ fn register(program: &Program, start: u64, bytes: u64) {
     }
 }
 
-fn failed(answer: i64) -> bool {
+pub fn failed(answer: i64) -> bool {
     (-4095..0).contains(&answer)
 }
 
@@ -309,7 +309,6 @@ pub fn emulate(program: &'static Program, call: Call) -> Option<i64> {
         number::MPROTECT | number::PKEY_MPROTECT if paged(first, second) => {
             Some(protect(program, call, first, second, third))
         }
-        number::MADVISE if paged(first, second) => Some(advise(program, call, first, page_up(second), int(third))),
         number::BRK => Some(move_heap_end(program, first)),
         number::MREMAP if paged(first, second.max(1)) || (int(fourth) & libc::MREMAP_FIXED != 0) => {
             Some(remap(program, call))
@@ -319,19 +318,13 @@ pub fn emulate(program: &'static Program, call: Call) -> Option<i64> {
         number::MLOCKALL => Some(refused(program, Refusal::Lock, libc::EPERM)),
         number::MUNLOCK if paged(first, second) => Some(0),
         number::USERFAULTFD => Some(refused(program, Refusal::Userfaultfd, libc::ENOSYS)),
-        // On the process itself it would empty memory unseen. Kernels before 6.13 give the same answer.
-        number::PROCESS_MADVISE if empties(int(fourth)) => Some(-i64::from(libc::EINVAL)),
-        // `remap` uses these to tell memory apart.
-        number::PROCESS_MADVISE if matches!(int(fourth), libc::MADV_NORMAL..=libc::MADV_SEQUENTIAL) => {
-            Some(-i64::from(libc::EINVAL))
-        }
         // SHM_REMAP replaces existing mappings.
         number::SHMAT if third & 0o40_000 != 0 => Some(-i64::from(libc::EINVAL)),
         _ => None,
     }
 }
 
-fn as_it_stands(call: Call) -> i64 {
+pub fn as_it_stands(call: Call) -> i64 {
     // SAFETY: the program's own call.
     unsafe { kernel::syscall(call.number.into(), call.arguments) }
 }
@@ -408,67 +401,6 @@ pub fn expect_executable(program: &'static Program) {
     let _guard = lock_idle(program);
     if !executable::make_page(program) {
         HAS_WRITE_ONLY_MAPPING.store(true, Relaxed);
-    }
-}
-
-/// Advice after which memory reads as zeros, or not at all.
-const fn empties(advice: i32) -> bool {
-    const DONTNEED_LOCKED: i32 = 24;
-    const GUARD_INSTALL: i32 = 102;
-    matches!(advice, libc::MADV_DONTNEED | libc::MADV_FREE | DONTNEED_LOCKED | GUARD_INSTALL)
-}
-
-fn advise(program: &'static Program, call: Call, start: u64, bytes: u64, advice: i32) -> i64 {
-    const POPULATE_READ: i32 = 22;
-    const POPULATE_WRITE: i32 = 23;
-    let (_guard, asked) = (lock_idle(program), call.arguments[1]);
-    match advice {
-        _ if empties(advice) => {
-            // The kernel may keep memory after MADV_FREE, or not; here it never does. The kernel checks the kind of
-            // memory.
-            let free = advice == libc::MADV_FREE;
-            let mut call = call;
-            let mut answer = as_it_stands(call);
-            if free && !failed(answer) {
-                call.arguments[2] = libc::MADV_DONTNEED as u64;
-                answer = as_it_stands(call);
-            }
-            if !failed(answer) {
-                program.pager.forget(start, bytes);
-            } else if start.is_multiple_of(PAGE_BYTES) && start.checked_add(bytes).is_some() && asked <= bytes {
-                // It may have emptied a part before it failed: then the rest is emptied as far as possible. A range
-                // outside of all memory is refused before that.
-                program.pager.space.each_run(start, bytes, |first, pages| {
-                    let first = program.pager.space.address(first);
-                    for address in (0..pages).map(|page| first + u64::from(page) * PAGE_BYTES) {
-                        // SAFETY: the program's own advice, page by page.
-                        let advised = |advice: u64| unsafe { call!(libc::SYS_madvise, address, PAGE_BYTES, advice) };
-                        let one = advised(call.arguments[2]);
-                        if free && one == 0 {
-                            advised(libc::MADV_DONTNEED as u64);
-                        }
-                        if one == 0 || one == -i64::from(libc::ENOMEM) {
-                            program.pager.forget(address, PAGE_BYTES);
-                        }
-                    }
-                });
-            }
-            answer
-        }
-        libc::MADV_HUGEPAGE
-        | libc::MADV_NOHUGEPAGE
-        | libc::MADV_MERGEABLE
-        | libc::MADV_UNMERGEABLE
-        | libc::MADV_NORMAL
-        | libc::MADV_RANDOM
-        | libc::MADV_SEQUENTIAL
-        | libc::MADV_WILLNEED
-        | libc::MADV_COLD
-        | libc::MADV_PAGEOUT
-        | POPULATE_READ
-        | POPULATE_WRITE => 0,
-        libc::MADV_COLLAPSE => -i64::from(libc::EINVAL),
-        _ => as_it_stands(call),
     }
 }
 

@@ -178,6 +178,7 @@ impl Peer {
             match self.read_missing(address, to) {
                 Found::Read => return Ok(()),
                 Found::Never => return Err(-i64::from(libc::ENOSYS)),
+                Found::Guard => return Err(EFAULT),
                 // It moves just now.
                 Found::Again => {
                     self.mapping = None;
@@ -217,6 +218,7 @@ impl Peer {
         let mut whole = [0_u8; PAGE];
         match entry.place() {
             Place::Resident => return Found::Again,
+            Place::Untouched if entry.is_guard() => return Found::Guard,
             Place::Untouched if self.entry(page) == Some(entry) => {}
             Place::Untouched => return Found::Again,
             Place::Victim => {
@@ -286,6 +288,8 @@ enum Found {
     Again,
     /// Only the other program brings it back.
     Never,
+    /// The other program cannot read it, either.
+    Guard,
 }
 
 fn each_mapping(process: i32, each: impl FnMut(mappings::Mapping)) {

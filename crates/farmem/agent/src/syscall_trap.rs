@@ -78,7 +78,7 @@ fn dispatch(program: &'static Program, thread: &mut Thread, context: &mut Contex
             transfer::make(program, thread, context, call, &transfer::Shape { address, length, vectors, offset });
         }
         Kind::Memory => {
-            if let Some(answer) = memory::emulate(program, call) {
+            if let Some(answer) = crate::advice::emulate(program, call).or_else(|| memory::emulate(program, call)) {
                 context.answer(answer);
             } else {
                 plain(program, thread, context, call);

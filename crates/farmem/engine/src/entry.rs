@@ -6,6 +6,7 @@
 //! | 2 | the store holds the content that came from there, with a checksum; untouched: it held zeros when it left |
 //! | 3 | readahead marker: prefetched, and unmapped until its touch; in the store: it stays unmapped when it is fetched |
 //! | 4 | requested in the background; in the victim queue: fetched that way |
+//! | 5 | guard page (MADV_GUARD_INSTALL): untouched, and nothing is mapped there |
 //! | 8–15 | number of pins: a pinned page stays where it is |
 //! | 16–31 | the policy's own |
 //! | 32–63 | its slot in the victim queue |
@@ -31,6 +32,7 @@ const PLACE: u64 = 3;
 const COPY: u64 = 1 << 2;
 const MARKER: u64 = 1 << 3;
 const REQUESTED: u64 = 1 << 4;
+const GUARD: u64 = 1 << 5;
 const PINS_SHIFT: u32 = 8;
 const PINS: u64 = 0xff << PINS_SHIFT;
 const MARK_SHIFT: u32 = 16;
@@ -103,6 +105,17 @@ impl Entry {
         Entry(if requested { self.0 | REQUESTED } else { self.0 & !REQUESTED })
     }
 
+    /// Whether the page is a guard page of the program.
+    pub const fn is_guard(self) -> bool {
+        self.0 & GUARD != 0
+    }
+
+    /// Sets or clears the bit of [`Entry::is_guard`].
+    #[must_use]
+    pub const fn guard(self, guard: bool) -> Entry {
+        Entry(if guard { self.0 | GUARD } else { self.0 & !GUARD })
+    }
+
     /// Number of pins.
     pub const fn pins(self) -> u8 {
         ((self.0 & PINS) >> PINS_SHIFT) as u8
@@ -123,6 +136,12 @@ impl Entry {
     #[must_use]
     pub const fn only_pins(self) -> Entry {
         Entry(self.0 & PINS)
+    }
+
+    /// Only the pins, and whether it is a guard page: of a page that the program emptied.
+    #[must_use]
+    pub const fn emptied(self) -> Entry {
+        Entry(self.0 & (PINS | GUARD))
     }
 
     /// Only the pins: of a page that held zeros when it left. Nothing of its content is kept.
@@ -160,7 +179,8 @@ impl fmt::Debug for Entry {
             write!(f, " in {}", self.slot())?;
         }
         let (copy, marker, requested) = (self.has_copy(), self.is_marker(), self.is_requested());
-        write!(f, " copy={copy} marker={marker} requested={requested} pins={}", self.pins())
+        let (guard, pins) = (self.is_guard(), self.pins());
+        write!(f, " copy={copy} marker={marker} requested={requested} guard={guard} pins={pins}")
     }
 }
 
@@ -192,8 +212,17 @@ mod tests {
             let zeros = Entry(word).of_zeros();
             prop_assert_eq!((zeros.place(), zeros.pins(), zeros.mark()), (Place::Untouched, Entry(word).pins(), 0));
             prop_assert!(zeros.is_of_zeros() && zeros.is_touched() && !zeros.is_marker() && !zeros.is_requested());
+            prop_assert!(!zeros.is_guard() && !zeros.only_pins().is_guard());
             prop_assert!(!zeros.only_pins().is_of_zeros() && !zeros.only_pins().is_touched());
             prop_assert_ne!(zeros, zeros.only_pins());
+        }
+
+        #[test]
+        fn an_emptied_page_is_a_guard_page_still(word: u64) {
+            let emptied = Entry(word).emptied();
+            prop_assert_eq!((emptied.is_guard(), emptied.pins()), (Entry(word).is_guard(), Entry(word).pins()));
+            prop_assert_eq!(emptied.guard(false), Entry(word).only_pins());
+            prop_assert!(!emptied.guard(true).is_touched());
         }
 
         #[test]

@@ -270,6 +270,10 @@ impl Pager<'_> {
         page: Page,
     ) -> Result<Served, M::Fatal> {
         let entry = self.entry(page);
+        if entry.is_guard() {
+            // The kernel refuses the touch, unless frames are mapped over its guard.
+            return Ok(Served::Already);
+        }
         let kind = match entry.place() {
             Place::Resident => return Ok(Served::Already),
             Place::Victim if entry.is_marker() => Kind::Marker,
@@ -397,7 +401,8 @@ impl Pager<'_> {
         page: Page,
         unit: Unit,
     ) -> Result<Served, M::Fatal> {
-        let (first, pages) = Self::run_around(page, unit, |page| self.entry(page).place() == Place::Untouched);
+        let is_untouched = |entry: Entry| entry.place() == Place::Untouched && !entry.is_guard();
+        let (first, pages) = Self::run_around(page, unit, |page| is_untouched(self.entry(page)));
         self.free_frames(machine, units, pages, self.never_touched(first, pages));
         let before = page.0 - first.0;
         // The pages before or after may be no memory at all: then only this page, which is.

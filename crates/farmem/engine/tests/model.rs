@@ -537,3 +537,49 @@ fn a_page_that_comes_changes_and_leaves_while_it_lands_is_what_was_written() {
         reads(&mut world, 0..1500);
     }
 }
+
+/// Neither a touch of it, nor the fetch of a unit around it, and its content is gone.
+#[test]
+fn no_frame_comes_to_a_guard_page_and_it_moves_along() {
+    let memory = Memory::new(2 * CHUNK, 3001);
+    let (mut learned, mut ghosts) = (Box::new(Learned::default()), vec![0; 800]);
+    let frames = 600;
+    let mut world = World::new(&memory, &mut learned, &mut ghosts, frames);
+    world.units.fixed_log2 = 5;
+    let reads = |world: &mut World<'_>, page| world.access(page, None, 7).expect("what was written is read");
+    // Pages before 1000 are present, in the victim queue or stored; pages behind were never touched.
+    (0..1000).for_each(|page| world.access(page, Some(page), 7).expect("what was written is read"));
+    assert!(world.pager.number_chunks(address(0), PAGES * PAGE_BYTES));
+    let guards = || (0..2000).filter(|page| page % 8 == 5);
+    for page in guards() {
+        world.forget(page, 1);
+        world.pager.guard(address(page), PAGE_BYTES);
+    }
+    let are_guards = |world: &mut World<'_>, first: u64| {
+        for page in guards().map(|page| first + page) {
+            let touch = Touch { address: address(page), write: true, site: 7 };
+            assert_eq!(world.pager.touch(&mut world.model, &mut world.units, touch), Ok(Served::Already));
+            assert!(!world.model.program.contains_key(&address(page)), "page {page} has a frame");
+        }
+    };
+    for round in 0..3 {
+        (0..2000).filter(|page| page % 8 != 5).for_each(|page| reads(&mut world, page));
+        are_guards(&mut world, 0);
+        if round == 1 {
+            world.settle();
+            world.pager.empty(address(1000), 1000 * PAGE_BYTES);
+            world.model.program.retain(|at, _| !(address(1000)..address(2000)).contains(at));
+        }
+    }
+    for (from, to) in [(0, 2000), (1000, 0)] {
+        world.move_to(from, to, 1000).expect("they move");
+    }
+    world.pager.guard(address(1000), 1000 * PAGE_BYTES);
+    world.pager.unguard(address(0), 2000 * PAGE_BYTES);
+    world.model.mapped.extend((0..2000).map(address));
+    (0..2000).for_each(|page| reads(&mut world, page));
+    (2000..3000).filter(|page| page % 8 != 5).for_each(|page| reads(&mut world, page));
+    let moved = guards().take_while(|page| *page < 1000).map(|page| world.pager.space.page(address(2000 + page)));
+    assert!(moved.flatten().all(|page| world.pager.entry(page).is_guard()));
+    world.consistent(frames).expect("the counts hold");
+}

@@ -8,10 +8,10 @@ use super::{Machine, Pager};
 use crate::PAGE_BYTES;
 use crate::cast::fits;
 use crate::counters::Counter;
-use crate::entry::Place;
+use crate::entry::{Entry, Place};
 use crate::policy::Run;
 use crate::policy::replacement::{Arrival, Memory};
-use crate::space::Page;
+use crate::space::{CHUNK_PAGES, DIRECTORY_WORDS, Page};
 use crate::units::Units;
 
 /// Length of the pieces in which units enter the queues, so that a large unit is not evicted as a whole for a small
@@ -117,20 +117,56 @@ impl Pager<'_> {
     ///
     /// The caller has completed all I/O batches before the release ([`Pager::settle`]).
     pub fn forget(&self, start: u64, bytes: u64) {
+        // A call in progress may still have pins here, and removes them later.
+        self.reset(start, bytes, Entry::only_pins);
+    }
+
+    /// Forgets the content of memory that the program emptied, as [`Pager::forget`]: guard pages stay.
+    pub fn empty(&self, start: u64, bytes: u64) {
+        self.reset(start, bytes, Entry::emptied);
+    }
+
+    /// Records guard pages, whose content is lost, as [`Pager::forget`]. Their chunks have pages
+    /// ([`Pager::number_chunks`]).
+    pub fn guard(&self, start: u64, bytes: u64) {
+        self.reset(start, bytes, |entry| entry.only_pins().guard(true));
+    }
+
+    /// Records that memory has no guard pages any more: they are untouched.
+    pub fn unguard(&self, start: u64, bytes: u64) {
+        self.reset(start, bytes, |entry| entry.guard(false));
+    }
+
+    fn reset(&self, start: u64, bytes: u64, state: impl Fn(Entry) -> Entry) {
         self.space.each_run(start, bytes, |first, pages| {
             for page in (0..pages).map(|more| first.plus(more)) {
                 let entry = self.entry(page);
+                let new = state(entry);
+                if new == entry {
+                    continue;
+                }
                 match entry.place() {
                     Place::Resident => self.counters.sub(Counter::ResidentPages, 1),
                     Place::Victim => self.victims.spare(entry.slot()),
                     Place::Untouched | Place::Stored => {}
                 }
-                if entry != entry.only_pins() {
-                    // A call in progress may still have pins here, and removes them later.
-                    self.set(page, entry.only_pins());
-                }
+                self.set(page, new);
             }
         });
+    }
+
+    /// Gives pages to all paged chunks of a range. False when the page numbers are used up.
+    pub fn number_chunks(&self, start: u64, bytes: u64) -> bool {
+        let end = start.saturating_add(bytes).min((DIRECTORY_WORDS as u64) * CHUNK_PAGES * PAGE_BYTES);
+        let mut address = start;
+        while address < end {
+            let has_entry = |page: Page| (page.0 as usize) < self.entries.len();
+            if self.space.may_be_paged(address) && !self.space.page_at_last(address).is_some_and(has_entry) {
+                return false;
+            }
+            address = (address | (CHUNK_PAGES * PAGE_BYTES - 1)) + 1;
+        }
+        true
     }
 
     /// Records a page that is in the program already when paging begins.
@@ -255,7 +291,7 @@ impl Pager<'_> {
         let mut at = 0;
         while at < bytes {
             let here = self.space.page(from + at).map(|page| (page, self.entry(page)));
-            let page = here.filter(|(_, entry)| entry.is_touched());
+            let page = here.filter(|(_, entry)| entry.is_touched() || entry.is_guard());
             if let Some((page, entry)) = page {
                 let there = self.space.page_at_last(to + at);
                 let Some(there) = there.filter(|there| (there.0 as usize) < self.entries.len()) else { return false };
@@ -269,6 +305,7 @@ impl Pager<'_> {
                         self.set_checksum(there, self.checksum(page));
                         self.set(there, self.entry(there).only_pins().at(Place::Stored).with_copy(true));
                     }
+                    Place::Untouched if entry.is_guard() => self.set(there, self.entry(there).only_pins().guard(true)),
                     Place::Untouched => self.set(there, self.entry(there).of_zeros()),
                     Place::Victim => {}
                 }
