@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
@@ -423,6 +424,34 @@ static void executable(void) {
     for (size_t i = 0; i < BIG; i += PAGE) if (fixed[i] != (char)(i / PAGE)) WRONG("fixed byte %zu is %d", i, fixed[i]);
 }
 
+/* A thread that may not read the time stamp counter: it gets SIGSEGV, and its memory comes all the same. */
+static sigjmp_buf back;
+static void on_counter(int signal) { siglongjmp(back, signal); }
+static int reads_counter(void) {
+    int signal = sigsetjmp(back, 1);
+    if (signal == 0) __builtin_ia32_rdtsc();
+    return signal;
+}
+static void *counts(void *expected) {
+    for (int round = 0; round < 3; round++) {
+        all();
+        if (reads_counter() != *(int *)expected) return (void *)1;
+    }
+    return NULL;
+}
+static void counter(void) {
+    int none = 0, segv = SIGSEGV, mode = 0;
+    void *failed;
+    pthread_t thread;
+    signal(SIGSEGV, on_counter);
+    if (counts(&none) || prctl(PR_SET_TSC, PR_TSC_SIGSEGV, 0, 0, 0) || counts(&segv)) WRONG("the thread itself");
+    if (prctl(PR_GET_TSC, &mode) || mode != PR_TSC_SIGSEGV) WRONG("mode %d", mode);
+    pthread_create(&thread, NULL, counts, &segv);
+    pthread_join(thread, &failed);
+    if (failed) WRONG("a new thread");
+    if (prctl(PR_SET_TSC, PR_TSC_ENABLE, 0, 0, 0) || counts(&none)) WRONG("allowed again");
+}
+
 int main(int count, char **list) {
     big = malloc(BIG);
     memset((char *)big, 7, BIG);
@@ -446,6 +475,7 @@ int main(int count, char **list) {
     else if (!strcmp(part, "spare")) spare();
     else if (!strcmp(part, "streams")) streams(list[2]);
     else if (!strcmp(part, "executable")) executable();
+    else if (!strcmp(part, "counter")) counter();
     else WRONG("no part is called \"%s\"", part);
     printf("right\n");
     return 0;

@@ -1,6 +1,7 @@
 //! `masu run --local`: calls that need special care in a pager.
 
 use std::process::{Command, Stdio};
+use std::time::Instant;
 
 use super::Outcome;
 use super::programs::Running;
@@ -29,6 +30,7 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     pages_that_the_kernel_moves_about_are_not_lost [Root, Compaction, RealProcessor];
     executable_memory_leaves_and_comes_back [RealProcessor];
     exec_takes_more_arguments_than_can_be_pinned [Shell];
+    a_program_that_may_not_read_the_time_stamp_counter_is_paged [RealProcessor];
 };
 
 /// Runs the part with `local` memory, and without masu, where it must be right, too.
@@ -191,5 +193,15 @@ fn pages_that_the_kernel_moves_about_are_not_lost(host: &Host) -> Outcome {
     assert!(report["bytes_out"].as_u64().is_some_and(|bytes| bytes > 256 << 20), "little was paged: {report}");
     let holes = holes.said()?;
     assert!(holes.code() == 0 && holes.out == "right\n", "{holes:?}");
+    Ok(())
+}
+
+/// The pager reads it in the program's threads, and measures their waits by the kernel's clock then.
+fn a_program_that_may_not_read_the_time_stamp_counter_is_paged(host: &Host) -> Outcome {
+    let begun = Instant::now();
+    let (_, report) = right(host, "counter", "2MiB")?;
+    let (waited, took) = (report["stall_s"].as_f64(), begun.elapsed().as_secs_f64());
+    // Of two threads, one after the other.
+    assert!(waited.is_some_and(|waited| waited > 0.0 && waited < took), "of {took} s: {report}");
     Ok(())
 }

@@ -8,7 +8,7 @@ use farmem_engine::pager::{Served, Touch};
 use crate::program::{Program, is_paged, program};
 use crate::registers::Context;
 use crate::thread::Repeated;
-use crate::{delivery, kernel, page_fault};
+use crate::{clock, delivery, kernel, page_fault};
 
 /// Bit of a page fault's error code that marks a write.
 const WRITE: i64 = 2;
@@ -24,7 +24,7 @@ pub unsafe extern "C" fn on_bus(signal: c_int, info: *mut libc::siginfo_t, conte
     let ours = |program: &&Program| code == NOTHING_THERE && program.pager.space.may_be_paged(address);
     // In a forked child nothing is paged, and the userfaultfd is its parent's.
     if let Some(program) = program().filter(|_| is_paged()).filter(ours) {
-        let begun = kernel::ticks();
+        let begun = clock::ticks();
         // SAFETY: this is a handler of the library's, with the kernel's own context.
         unsafe { Repeated::note_mask(&Context::of(context)) };
         // SAFETY: as above.
@@ -44,12 +44,12 @@ pub unsafe extern "C" fn on_bus(signal: c_int, info: *mut libc::siginfo_t, conte
             ]);
         }
         if served.is_some() {
-            let now = kernel::ticks();
+            let now = clock::ticks();
             program.pager.counters.add(Counter::StallTicks, now.wrapping_sub(begun));
             // masu computes the length of a tick from two moments far apart.
             if now.wrapping_sub(program.pager.counters.get(Counter::LateTicks)) > 1 << 28 {
                 program.pager.counters.set(Counter::LateTicks, now);
-                program.pager.counters.set(Counter::LateNs, kernel::clock_ns());
+                program.pager.counters.set(Counter::LateNs, clock::clock_ns());
             }
             return;
         }

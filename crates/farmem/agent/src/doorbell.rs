@@ -5,6 +5,7 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst, fence};
 
 use farmem_engine::pager::Pager;
 
+use crate::clock;
 use crate::kernel::{self, call};
 use crate::program::{self, Program};
 use crate::store_request;
@@ -36,8 +37,8 @@ pub fn ring(program: &Program) {
 /// Waits until the oldest batch has completed. The lock is held.
 pub fn wait_for_completion(program: &Program, pager: &Pager<'_>) {
     ring(program);
-    let begun = kernel::ticks();
-    while kernel::ticks().wrapping_sub(begun) < SHORTLY_TICKS {
+    let begun = clock::ticks();
+    while clock::ticks().wrapping_sub(begun) < SHORTLY_TICKS {
         if !pager.batches.is_oldest_running() {
             return;
         }

@@ -121,17 +121,3 @@ impl Decimal {
         core::str::from_utf8(&self.0[self.1..]).unwrap_or("?")
     }
 }
-
-/// Time stamp counter.
-pub fn ticks() -> u64 {
-    // SAFETY: reads a counter.
-    unsafe { core::arch::x86_64::_rdtsc() }
-}
-
-/// The kernel's clock that only goes forward.
-pub fn clock_ns() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: writes our own memory.
-    unsafe { call!(libc::SYS_clock_gettime, libc::CLOCK_MONOTONIC, (&raw mut time).expose_provenance()) };
-    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
-}

@@ -16,6 +16,7 @@
 
 mod advice;
 mod bus_error;
+mod clock;
 mod delivery;
 mod descriptors;
 mod doorbell;

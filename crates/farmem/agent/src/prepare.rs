@@ -9,8 +9,9 @@ use farmem_engine::handshake::{SessionParameters, Step};
 use farmem_engine::pager::Pager;
 use farmem_engine::segment::{self, DOORBELL, Doorbell, Layout, PLACES, Places, STORE_REQUEST, StoreRequest};
 
+use crate::clock;
 use crate::frames::PAGE;
-use crate::kernel::{self, call, size, uint};
+use crate::kernel::{call, size, uint};
 use crate::limits::Files;
 use crate::mappings;
 use crate::program::Program;
@@ -178,8 +179,9 @@ fn begin_counters(pager: &Pager<'_>, parameters: &SessionParameters, uffd: &Uffd
     // Where all may be local, nothing has to be evicted.
     let aside = if parameters.budget_share >= ALL { 0 } else { uffd.backend.doubled_pages() };
     pager.counters.set(Counter::FramesAside, aside.into());
-    pager.counters.set(Counter::EarlyTicks, kernel::ticks());
-    pager.counters.set(Counter::EarlyNs, kernel::clock_ns());
+    clock::choose();
+    pager.counters.set(Counter::EarlyTicks, clock::ticks());
+    pager.counters.set(Counter::EarlyNs, clock::clock_ns());
 }
 
 /// The whole memory of a program, as a share.

@@ -4,6 +4,7 @@ use core::ffi::c_char;
 
 use farmem_engine::handshake::{self, Message};
 
+use crate::clock;
 use crate::kernel::{self, call, int, uint};
 
 /// Deadline of a connection, and of each message at the start.
@@ -142,15 +143,15 @@ pub fn receive(socket: i32, fds: &mut [i32; FDS]) -> Option<Message> {
     let mut head = message_of(&mut vector, &mut control, FDS);
     control.head.cmsg_len = 0;
     const MOST_NS: u64 = DEADLINE_S * 1_000_000_000;
-    let mut begun_ns = kernel::clock_ns();
+    let mut begun_ns = clock::clock_ns();
     let got = loop {
-        let called_ns = kernel::clock_ns();
+        let called_ns = clock::clock_ns();
         // SAFETY: writes our own memory.
         let got =
             unsafe { call!(libc::SYS_recvmsg, socket, (&raw mut head).expose_provenance(), libc::MSG_CMSG_CLOEXEC) };
         // A signal makes the kernel restart its timeout. A call that took longer than its timeout was stopped (Ctrl-Z),
         // perhaps with masu.
-        let now_ns = kernel::clock_ns();
+        let now_ns = clock::clock_ns();
         if now_ns.saturating_sub(called_ns) > MOST_NS + MOST_NS / 8 {
             begun_ns = now_ns;
         }

@@ -8,6 +8,7 @@ use farmem_engine::handshake::WAKE;
 use farmem_engine::segment::{ASKED, Ask};
 use farmem_engine::space::Page;
 
+use crate::clock;
 use crate::kernel::{self, call};
 use crate::program::Program;
 use crate::signals;
@@ -28,13 +29,13 @@ pub fn ask(program: &Program, ask: Ask, page: Page, pages: u32) {
         // Of a program with a file masu waits on the socket.
         socket::send_at_once(program.socket, &WAKE);
     }
-    let begun = kernel::ticks();
+    let begun = clock::ticks();
     loop {
         match request.answered() {
             Some(true) => return,
             // masu has reported the reason.
             Some(false) => kernel::end(2),
-            None if kernel::ticks().wrapping_sub(begun) < SHORTLY_TICKS => core::hint::spin_loop(),
+            None if clock::ticks().wrapping_sub(begun) < SHORTLY_TICKS => core::hint::spin_loop(),
             None => {
                 let second = libc::timespec { tv_sec: 1, tv_nsec: 0 };
                 // SAFETY: reads our own memory, and waits on our own word.

@@ -65,6 +65,9 @@ fn dispatch(program: &'static Program, thread: &mut Thread, context: &mut Contex
     if i64::from(call.number) == libc::SYS_personality && call.arguments[0] & READ_IMPLIES_EXEC != 0 {
         memory::expect_executable(program);
     }
+    if crate::clock::forbids_counter(call) {
+        crate::clock::leave_counter(&program.pager.counters);
+    }
     const TRACE_ME: u64 = 0;
     if i64::from(call.number) == libc::SYS_ptrace
         && call.arguments[0] == TRACE_ME
