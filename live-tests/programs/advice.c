@@ -1,4 +1,6 @@
-// Advice on memory (madvise(2)): each part is selected by its name, checks itself, and prints "right" or the error.
+// Advice on memory (madvise(2)).
+//
+// Each part is selected by its name, checks itself, and prints "right" or the error; `answers` prints the kernel's answers.
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -146,6 +148,61 @@ static void guard(void) {
     IS(moved + 23 * PAGE, 8);
 }
 
+/* Prints the kernel's answers to all advice but that of COLLAPSE (masu has it as on a kernel without) and of HWPOISON and
+ * SOFT_OFFLINE (which take pages from the machine). */
+static void ask(const char *kind, char *start, size_t bytes, int changes) {
+    static const int mild[] = {0, 1, 2, 3, 12, 13, 14, 15, 22, 23, 5, 6, 7, 27, 99, 104, -1, 1 << 20};
+    static const int others[] = {20, 21, 4, 8, 24, 9, 10, 11, 16, 17, 18, 19, 102, 22, 23, 3, 103, 22, 23};
+    for (size_t at = 0; at < sizeof mild / sizeof *mild; at++) {
+        int answer = madvise(start, bytes, mild[at]);
+        printf("%s %d: %d %s\n", kind, mild[at], answer, answer ? strerror(errno) : "");
+    }
+    for (size_t at = 0; changes && at < sizeof others / sizeof *others; at++) {
+        int answer = madvise(start, bytes, others[at]);
+        printf("%s %d: %d %s\n", kind, others[at], answer, answer ? strerror(errno) : "");
+    }
+}
+static void answers(void) {
+    enum { PAGES = 64 };
+    char *all_of_it = map(PAGES), *memory = all_of_it + 4 * PAGE;
+    memset(memory, 5, 48 * PAGE);
+    all();
+    mprotect(memory + 8 * PAGE, 4 * PAGE, PROT_READ);
+    mprotect(memory + 12 * PAGE, 4 * PAGE, PROT_NONE);
+    mprotect(memory + 20 * PAGE, 4 * PAGE, PROT_WRITE);
+    munmap(memory + 24 * PAGE, 4 * PAGE);
+    munmap(memory + 52 * PAGE, 8 * PAGE);
+    if (mmap(memory + 36 * PAGE, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED)
+        WRONG("mmap");
+    static const struct { const char *kind; int from, pages; } ranges[] = {
+        {"page", 1, 1}, {"pages", 1, 6}, {"read-only", 9, 2}, {"up to read-only", 6, 4}, {"read-only first", 10, 1},
+        {"none", 13, 1}, {"up to none", 10, 4}, {"none and others", 14, 4}, {"write-only", 21, 2}, {"hole", 25, 2},
+        {"up to a hole", 18, 8}, {"over a hole", 17, 15}, {"from a hole", 27, 3}, {"shared", 37, 2}, {"up to shared", 34, 4},
+        {"hole, shared", 27, 14}, {"untouched", 49, 2}, {"last and hole", 50, 4}, {"beyond", 53, 2},
+    };
+    for (size_t at = 0; at < sizeof ranges / sizeof *ranges; at++)
+        ask(ranges[at].kind, memory + ranges[at].from * PAGE, ranges[at].pages * PAGE, 1);
+    ask("no length", memory, 0, 1);
+    ask("no length, unaligned", memory + 1, 0, 1);
+    ask("a byte", memory + 2 * PAGE, 1, 1);
+    ask("part of a page", memory + 2 * PAGE, PAGE + 1, 1);
+    ask("unaligned", memory + 2 * PAGE + 8, PAGE, 1);
+    ask("unaligned and hole", memory + 25 * PAGE + 8, PAGE, 1);
+    ask("wraps", memory, -(size_t)PAGE, 1);
+    ask("wraps to nothing", memory, -(size_t)memory, 1);
+    ask("wraps by rounding", memory, -(size_t)1, 1);
+    ask("unaligned wraps", memory + 1, -(size_t)1, 1);
+    ask("to the end", memory, (size_t)1 << 47, 0);
+    ask("beyond the end", memory, (size_t)1 << 62, 0);
+    if (!madvise(memory + 3 * PAGE, PAGE, INSTALL)) {
+        ask("up to a guard", memory + PAGE, 3 * PAGE, 0);
+        ask("guard", memory + 3 * PAGE, PAGE, 0);
+        ask("before a guard", memory + PAGE, 2 * PAGE, 0);
+        ask("behind a guard", memory + 4 * PAGE, 2 * PAGE, 0);
+        ask("guard, then read-only", memory + PAGE, 10 * PAGE, 0);
+    }
+}
+
 int main(int count, char **arguments) {
     const char *part = count > 1 ? arguments[1] : "";
     struct sigaction action = {.sa_handler = on_signal};
@@ -155,6 +212,7 @@ int main(int count, char **arguments) {
     big = map(BIG / PAGE);
     if (!strcmp(part, "guard")) guard();
     else if (!strcmp(part, "peer")) peer();
+    else if (!strcmp(part, "answers")) answers();
     else WRONG("no part %s", part);
     printf("right\n");
     return 0;

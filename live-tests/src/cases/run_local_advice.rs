@@ -11,6 +11,7 @@ use crate::host::{Host, LiveTest, tests};
 pub(crate) const TESTS: &[LiveTest] = tests! {
     run_local_advice requires [MasuCommand, PagerLibrary, UserFaults, CPrograms];
     guard_pages_stay_until_they_are_removed [RealProcessor];
+    advice_has_the_kernels_answers;
 };
 
 /// Output of the part without masu, and then of each backend that this kernel has, with less local memory than the part
@@ -33,5 +34,17 @@ fn outputs(host: &Host, part: &str) -> Result<(String, Vec<String>)> {
 /// Neither a fault beside them nor a system call maps anything over them.
 fn guard_pages_stay_until_they_are_removed(host: &Host) -> Outcome {
     outputs(host, "guard")?;
+    Ok(())
+}
+
+/// On paged memory, at holes in it, on ranges that are none, and for advice that no kernel knows.
+fn advice_has_the_kernels_answers(host: &Host) -> Outcome {
+    let (kernel, all) = outputs(host, "answers")?;
+    assert!(kernel.lines().count() > 500, "{kernel}");
+    for paged in all {
+        let differ = kernel.lines().zip(paged.lines()).filter(|(kernel, paged)| kernel != paged);
+        let first: Vec<_> = differ.take(20).collect();
+        assert!(first.is_empty() && kernel == paged, "without masu, and paged: {first:#?}");
+    }
     Ok(())
 }

@@ -21,7 +21,7 @@ const fn page_down(address: u64) -> u64 {
     address & !(PAGE_BYTES - 1)
 }
 
-pub const fn page_up(address: u64) -> u64 {
+const fn page_up(address: u64) -> u64 {
     page_down(address.saturating_add(PAGE_BYTES - 1))
 }
 
@@ -363,10 +363,14 @@ fn map(program: &'static Program, call: Call) -> Option<i64> {
     Some(answer)
 }
 
+/// Whether a part of a range is not mapped.
+pub fn has_hole(start: u64, bytes: u64) -> bool {
+    // SAFETY: changes nothing.
+    failed(unsafe { call!(libc::SYS_msync, start, bytes, libc::MS_ASYNC) })
+}
+
 /// Forgets memory that a failed call may have unmapped before its failure.
 fn forget_what_is_gone(program: &Program, start: u64, bytes: u64) {
-    // SAFETY: changes nothing, and says whether there is a hole.
-    let has_hole = |start, bytes| failed(unsafe { call!(libc::SYS_msync, start, bytes, libc::MS_ASYNC) });
     if has_hole(start, bytes) {
         program.pager.space.each_run(start, bytes, |first, pages| {
             let first = program.pager.space.address(first);
@@ -491,9 +495,7 @@ fn remap(program: &'static Program, call: Call) -> i64 {
     let apart = if is_paged { advised(old, old_bytes, libc::MADV_RANDOM) } else { 0 };
     if failed(apart) {
         advised(old, old_bytes, libc::MADV_NORMAL);
-        // SAFETY: changes nothing, and says whether there is a hole.
-        let has_hole = failed(unsafe { call!(libc::SYS_msync, old, old_bytes, libc::MS_ASYNC) });
-        return if has_hole { -i64::from(libc::EFAULT) } else { apart };
+        return if has_hole(old, old_bytes) { -i64::from(libc::EFAULT) } else { apart };
     }
     let answer = as_it_stands(call);
     if failed(answer) {

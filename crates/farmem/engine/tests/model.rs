@@ -581,5 +581,7 @@ fn no_frame_comes_to_a_guard_page_and_it_moves_along() {
     (2000..3000).filter(|page| page % 8 != 5).for_each(|page| reads(&mut world, page));
     let moved = guards().take_while(|page| *page < 1000).map(|page| world.pager.space.page(address(2000 + page)));
     assert!(moved.flatten().all(|page| world.pager.entry(page).is_guard()));
+    let has_guard = |page, pages| world.pager.has_guard(address(page), pages * PAGE_BYTES);
+    assert!(!has_guard(0, 2005) && has_guard(2005, 1) && !has_guard(2006, 7) && has_guard(0, PAGES));
     world.consistent(frames).expect("the counts hold");
 }

@@ -137,6 +137,15 @@ impl Pager<'_> {
         self.reset(start, bytes, |entry| entry.guard(false));
     }
 
+    /// Whether a range has a guard page.
+    pub fn has_guard(&self, start: u64, bytes: u64) -> bool {
+        let mut has_guard = false;
+        self.space.each_run(start, bytes, |first, pages| {
+            has_guard |= (0..pages).any(|more| self.entry(first.plus(more)).is_guard());
+        });
+        has_guard
+    }
+
     fn reset(&self, start: u64, bytes: u64, state: impl Fn(Entry) -> Entry) {
         self.space.each_run(start, bytes, |first, pages| {
             for page in (0..pages).map(|more| first.plus(more)) {
