@@ -69,6 +69,7 @@ pub mod run_local_refusals;
 pub mod run_local_report;
 pub mod run_local_signals;
 pub mod run_local_stores;
+pub mod run_local_transfers;
 pub mod run_processes;
 pub mod run_programs;
 pub mod runtime_directory;

@@ -78,6 +78,7 @@ const FILES: &[&[LiveTest]] = &[
     cases::run_local_report::TESTS,
     cases::run_local_signals::TESTS,
     cases::run_local_stores::TESTS,
+    cases::run_local_transfers::TESTS,
     cases::run_local_outages::TESTS,
     cases::run_local_other_users::TESTS,
     cases::run_local_programs::TESTS,

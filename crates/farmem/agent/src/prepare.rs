@@ -18,7 +18,7 @@ use crate::program::Program;
 use crate::syscall_user_dispatch::DISPATCH;
 use crate::thread::{self, map_memory};
 use crate::uffd::Uffd;
-use crate::{bus_error, delivery, signals, syscall_trap};
+use crate::{bus_error, delivery, signals, stub, syscall_trap};
 
 /// Memory and descriptors of the library's own.
 #[derive(Clone, Copy)]
@@ -221,13 +221,17 @@ unsafe fn over(start: usize, layout: &Layout) -> Option<Pager<'static>> {
     }
 }
 
-/// Mapping with this library's instructions: start and bytes. On failure the kernel's answer to open(2) of the mappings.
+/// This library's instructions without the one that is to be trapped: start and bytes. On failure the kernel's answer
+/// to open(2) of the mappings.
 fn own_text() -> Result<(u64, u64), i64> {
     let inside = (own_text as *const ()).expose_provenance() as u64;
     let mut found = None;
     mappings::each(|mapping| {
         if (mapping.start..mapping.end).contains(&inside) {
-            found = Some((mapping.start, mapping.end - mapping.start));
+            // The linker decides on which side of all others its section lies.
+            let trap = stub::trap();
+            let (start, end) = if inside < trap.start { (mapping.start, trap.start) } else { (trap.end, mapping.end) };
+            found = Some((start, end - start));
         }
     });
     found.ok_or_else(|| match mappings::open(mappings::OWN) {

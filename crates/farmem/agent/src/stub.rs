@@ -2,10 +2,11 @@
 //! comes.
 
 use core::arch::global_asm;
+use core::ops::Range;
 
-use farmem_engine::calls::Call;
+use farmem_engine::calls::{Call, parts};
 
-use crate::kernel::size;
+use crate::kernel::{size, uint};
 use crate::registers::Context;
 use crate::thread::Thread;
 
@@ -46,6 +47,62 @@ global_asm!(
     ".globl masu_pass_part_end",
     ".hidden masu_pass_part_end",
     "masu_pass_part_end:",
+    // A part of a call that promises all bytes: if the kernel answers with all of this part, the call is trapped again for
+    // the next one. For the last part the word at rsp + 72 is no possible answer. Otherwise the answer is that of
+    // `parts::answer`.
+    ".globl masu_pass_more",
+    ".hidden masu_pass_more",
+    ".p2align 4",
+    "masu_pass_more:",
+    ".cfi_startproc",
+    ".cfi_def_cfa rsp, 216",
+    ".cfi_offset rip, -216",
+    "syscall",
+    "mov rdi, [rsp + 16]",
+    "mov rsi, [rsp + 24]",
+    "mov rdx, [rsp + 32]",
+    "mov r10, [rsp + 40]",
+    "mov r8, [rsp + 48]",
+    "mov r9, [rsp + 56]",
+    "mov qword ptr [rsp + 8], 0",
+    "cmp rax, [rsp + 72]",
+    "je masu_trap",
+    "mov rcx, [rsp + 64]",
+    "lea r11, [rax + rcx]",
+    "test rax, rax",
+    "cmovle r11, rcx",
+    "test rcx, rcx",
+    "cmovz r11, rax",
+    "mov rax, r11",
+    ".globl masu_pass_more_answered",
+    ".hidden masu_pass_more_answered",
+    "masu_pass_more_answered:",
+    "ret 208",
+    ".cfi_endproc",
+    ".globl masu_pass_more_end",
+    ".hidden masu_pass_more_end",
+    "masu_pass_more_end:",
+    // Outside of the range whose calls are not trapped. No call has the number -1.
+    ".pushsection .masu_trap, \"ax\", @progbits",
+    ".globl masu_trap",
+    ".hidden masu_trap",
+    ".p2align 4",
+    "masu_trap:",
+    ".cfi_startproc",
+    ".cfi_def_cfa rsp, 216",
+    ".cfi_offset rip, -216",
+    "mov rax, -1",
+    "syscall",
+    ".globl masu_trapped",
+    ".hidden masu_trapped",
+    "masu_trapped:",
+    "ud2",
+    ".cfi_endproc",
+    ".p2align 4",
+    ".globl masu_trap_end",
+    ".hidden masu_trap_end",
+    "masu_trap_end:",
+    ".popsection",
     // exec: when the kernel returns EFAULT (14), the program makes its call anew. See `execute`.
     ".macro masu_exec name, number",
     ".globl \\name",
@@ -74,6 +131,12 @@ unsafe extern "C" {
     fn masu_pass_end();
     fn masu_pass_part();
     fn masu_pass_part_end();
+    fn masu_pass_more();
+    fn masu_pass_more_answered();
+    fn masu_pass_more_end();
+    fn masu_trap();
+    fn masu_trapped();
+    fn masu_trap_end();
     fn masu_execve();
     fn masu_execveat();
 }
@@ -101,6 +164,70 @@ pub fn pass_part(thread: &mut Thread, context: &mut Context, part: Call) {
     (0..3).for_each(|number| context.set_argument(number, part.arguments[number]));
     let flag_value = thread.passed_on(stamp_at(context, 4));
     leave_by(context, masu_pass_part as *const (), [flag_value, first, second, third]);
+}
+
+/// Number of words of `masu_pass_more`: the completion flag, the program's six arguments, the bytes done, the bytes of
+/// this part, and the number of the program's call.
+const MORE_WORDS: usize = 10;
+
+/// Indices of the words, of which word 0 is the return address.
+const FIRST_ARGUMENT: usize = 2;
+const DONE: usize = 8;
+const BYTES: usize = 9;
+const NUMBER: usize = 10;
+
+/// No answer of a call.
+const LAST: u64 = 1 << 63;
+
+/// Transfer in parts, between two of them.
+pub struct More {
+    /// The program's call.
+    pub call: Call,
+    /// Bytes of the parts before this one.
+    pub done: u64,
+}
+
+/// The same for a part of a call that promises all bytes, after `more.done` of them. `bytes`: number of bytes of this
+/// part, after which the call is trapped for the next one; `None` for the last part.
+pub fn pass_more(thread: &mut Thread, context: &mut Context, more: &More, part: Call, bytes: Option<u64>) {
+    let flag_value = thread.passed_on(stamp_at(context, MORE_WORDS));
+    let [a, b, c, d, e, f] = more.call.arguments;
+    (0..6).for_each(|number| context.set_argument(number, part.arguments[number]));
+    context.set(libc::REG_RAX, part.number.into());
+    let words = [flag_value, a, b, c, d, e, f, more.done, bytes.unwrap_or(LAST), more.call.number.into()];
+    leave_by(context, masu_pass_more as *const (), words);
+}
+
+/// Section with the instruction that is trapped after a part.
+pub fn trap() -> Range<u64> {
+    let address = |place: *const ()| place.expose_provenance() as u64;
+    address(masu_trap as *const ())..address(masu_trap_end as *const ())
+}
+
+/// The transfer of which a part is done, if the trapped instruction is the stub's. The registers are the program's then, as
+/// if it had been trapped at its own instruction.
+pub fn take_more(context: &mut Context) -> Option<More> {
+    if context.get(libc::REG_RIP) != (masu_trapped as *const ()).expose_provenance() as u64 {
+        return None;
+    }
+    let stack = context.get(libc::REG_RSP);
+    // SAFETY: the instruction is reached from the stub only, with its words there.
+    let word = |number| unsafe { word_at(stack, number) };
+    (0..6).for_each(|number| context.set_argument(number, word(FIRST_ARGUMENT + number)));
+    context.set(libc::REG_RIP, word(0));
+    context.set(libc::REG_RSP, stack + below(MORE_WORDS));
+    context.set(libc::REG_RAX, word(NUMBER));
+    let call = Call { number: uint(word(NUMBER)), arguments: context.arguments() };
+    Some(More { call, done: word(DONE) + word(BYTES) })
+}
+
+/// A word that `leave_by` wrote; a missing page is brought.
+///
+/// # Safety
+/// `stack` is the stack pointer in a stub with that many words.
+unsafe fn word_at(stack: u64, number: usize) -> u64 {
+    // SAFETY: the caller's.
+    unsafe { core::ptr::with_exposed_provenance::<u64>(size(stack)).add(number).read_volatile() }
 }
 
 /// The same for execve or execveat, which the program makes anew after EFAULT.
@@ -139,27 +266,42 @@ pub fn leave_stub(thread: &mut Thread, context: &mut Context) -> Option<u64> {
     let at = context.get(libc::REG_RIP);
     let within = |start: u64, end: *const ()| (start..address(end)).contains(&at).then_some(start);
     let (pass, part) = (address(masu_pass as *const ()), address(masu_pass_part as *const ()));
+    let more = address(masu_pass_more as *const ());
     let (start, words) = if let Some(start) = within(pass, masu_pass_end as *const ()) {
         (start, 1)
     } else if let Some(start) = within(part, masu_pass_part_end as *const ()) {
         (start, 4)
+    } else if within(more, masu_pass_more_end as *const ()).is_some() || trap().contains(&at) {
+        (more, MORE_WORDS)
     } else if [masu_execve as *const (), masu_execveat as *const ()].map(address).contains(&at) {
         (at, 1)
     } else {
         return None;
     };
+    let stack = context.get(libc::REG_RSP);
+    // SAFETY: in a stub with these words.
+    let word = |number: usize| unsafe { word_at(stack, number) };
+    let done = if words == MORE_WORDS { word(DONE) } else { 0 };
     // The instruction leaves the next one's address in rcx.
-    if at == start && context.get(libc::REG_RCX) != start + SYSCALL_BYTES {
+    if at == start && done == 0 && context.get(libc::REG_RCX) != start + SYSCALL_BYTES {
         return None;
     }
-    let stack = context.get(libc::REG_RSP);
-    let place = core::ptr::with_exposed_provenance::<u64>(size(stack));
-    // SAFETY: the words that `leave_by` wrote there; a missing page is brought.
-    let word = |number: usize| unsafe { place.add(number).read_volatile() };
-    if words == 4 {
-        (0..3).for_each(|number| context.set_argument(number, word(2 + number)));
+    let is_to_be_made = at == start && done == 0;
+    if words == MORE_WORDS {
+        match at {
+            // The kernel ends a call after some bytes when a signal comes, also one with SA_RESTART.
+            _ if at == start && done > 0 => context.answer(done.cast_signed()),
+            _ if at == start || at == address(masu_pass_more_answered as *const ()) => {}
+            _ if trap().contains(&at) => context.answer((done + word(BYTES)).cast_signed()),
+            _ => context.answer(parts::answer(done, context.get(libc::REG_RAX).cast_signed())),
+        }
     }
-    let is_to_be_made = at == start;
+    let arguments = match words {
+        4 => 3,
+        MORE_WORDS => 6,
+        _ => 0,
+    };
+    (0..arguments).for_each(|number| context.set_argument(number, word(FIRST_ARGUMENT + number)));
     context.set(libc::REG_RIP, word(0).wrapping_sub(if is_to_be_made { SYSCALL_BYTES } else { 0 }));
     context.set(libc::REG_RSP, stack + below(words));
     thread.end_call(stack + 8).filter(|_| !is_to_be_made)

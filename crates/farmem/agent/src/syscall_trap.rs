@@ -56,7 +56,10 @@ pub unsafe extern "C" fn on_call(signal: c_int, info: *mut libc::siginfo_t, cont
         thread.exec_tries = 0;
     }
     thread.begin();
-    dispatch(program, thread, &mut context);
+    match stub::take_more(&mut context) {
+        Some(more) => transfer::go_on(program, thread, &mut context, &more),
+        None => dispatch(program, thread, &mut context),
+    }
     thread.settle();
 }
 

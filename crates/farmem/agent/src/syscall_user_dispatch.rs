@@ -5,7 +5,8 @@ use core::sync::atomic::{AtomicU8, AtomicU64};
 
 use crate::kernel::call;
 
-/// Range of this library's text, whose calls are not trapped: its start and its bytes. Read by the stubs of
+/// Range of this library's text, whose calls are not trapped: its start and its bytes. The section `.masu_trap`
+/// (`stub.rs`) lies outside of it. Read by the stubs of
 /// `process.rs`.
 pub static DISPATCH: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
 

@@ -1,11 +1,13 @@
 //! Calls that move data, maybe more than may be local at a time.
 
 use farmem_engine::PAGE_BYTES;
-use farmem_engine::calls::{Call, Refusal, number};
+use farmem_engine::calls::parts::{self, File};
+use farmem_engine::calls::{self, Call, Kind, Refusal, number};
 
 use crate::kernel::{self, call};
 use crate::program::Program;
 use crate::registers::Context;
+use crate::stub::More;
 use crate::thread::Thread;
 use crate::{memory, stub};
 
@@ -17,7 +19,7 @@ pub struct Shape {
     pub offset: Option<usize>,
 }
 
-/// Makes the call: whole if its memory fits, in parts for a regular file, and otherwise its first part.
+/// Makes the call: whole if its memory fits, and otherwise in parts where it promises all bytes, or its first part.
 pub fn make(program: &'static Program, thread: &mut Thread, context: &mut Context, call: Call, shape: &Shape) {
     // The call may touch other memory besides.
     let most = memory::most_pinned(program) - 8;
@@ -27,6 +29,7 @@ pub fn make(program: &'static Program, thread: &mut Thread, context: &mut Contex
         Some((all, _)) if call.number != number::GETRANDOM && is_regular(call.arguments[0]) => {
             context.answer(in_parts(program, thread, asked, shape, most, all.min(MOST_BYTES)));
         }
+        Some(_) if promises_all(call) => go_on(program, thread, context, &More { call, done: 0 }),
         Some(_) if is_message(call.arguments[0]) => {
             // A part of a message would be another message.
             program.pager.counters.refuse(Refusal::LargeMessage);
@@ -44,6 +47,62 @@ pub fn make(program: &'static Program, thread: &mut Thread, context: &mut Contex
             if asked == call { stub::pass(thread, context) } else { stub::pass_part(thread, context, asked) }
         }
     }
+}
+
+/// Whether the call is to be made part by part until it has all bytes.
+fn promises_all(call: Call) -> bool {
+    let [fd, ..] = call.arguments;
+    // SAFETY: asks.
+    let flags = || unsafe { call!(libc::SYS_fcntl, fd, libc::F_GETFL) };
+    call.number == number::GETRANDOM || parts::promises_all(call, file(fd), flags() & i64::from(libc::O_NONBLOCK) != 0)
+}
+
+/// Kind of a descriptor's file.
+fn file(fd: u64) -> File {
+    match status(fd).map(|status| status.st_mode & libc::S_IFMT) {
+        Some(libc::S_IFIFO) => File::Pipe,
+        Some(libc::S_IFCHR) => File::Character,
+        Some(libc::S_IFSOCK) if !is_message(fd) => File::Stream,
+        _ => File::Other,
+    }
+}
+
+/// Makes the next part of a call that promises all bytes. The program's signals come in each part and between them, and
+/// end the call with the bytes so far.
+///
+/// Each part is a call of its own to the kernel: the times of SO_SNDTIMEO and SO_RCVTIMEO begin anew, a descriptor that
+/// another thread closes or replaces ends or changes the rest, and an error of a socket that comes between two parts is
+/// not told again.
+pub fn go_on(program: &'static Program, thread: &mut Thread, context: &mut Context, more: &More) {
+    let &More { mut call, done } = more;
+    let Kind::Transfer { address, length, vectors, offset, .. } = calls::kind(call) else {
+        return context.answer(done.cast_signed());
+    };
+    let (shape, most) = (Shape { address, length, vectors, offset }, memory::most_pinned(program) - 8);
+    if !shape.vectors {
+        call.arguments[shape.length] = call.arguments[shape.length].min(MOST_BYTES);
+    }
+    let all = size_of(program, call, &shape).map_or(0, |(all, _)| all);
+    let next = if all > done || done == 0 { part(thread, call, &shape, done, most) } else { None };
+    let bytes = next.map_or(0, |next| bytes_of(thread, next, &shape));
+    let Some(next) = next.filter(|_| done == 0 || bytes > 0 && done + bytes <= MOST_BYTES) else {
+        return context.answer(if done == 0 { -i64::from(libc::EFAULT) } else { done.cast_signed() });
+    };
+    memory::fault_in_up_to(program, thread, next, most + 8);
+    let next = if done == 0 { next } else { parts::later(next, file(call.arguments[0])) };
+    // Without bytes, and with more than the kernel moves, a part is the last.
+    let is_last = bytes == 0 || done + bytes >= all.min(MOST_BYTES);
+    stub::pass_more(thread, context, more, next, (!is_last).then_some(bytes));
+}
+
+/// Number of bytes of a part.
+fn bytes_of(thread: &mut Thread, part: Call, shape: &Shape) -> u64 {
+    let count = part.arguments[shape.length];
+    if !shape.vectors {
+        return count;
+    }
+    let used = kernel::size(count);
+    thread.pending_call().vectors.iter().take(used).map(|[_, bytes]| bytes).sum()
 }
 
 /// Longer buffers are examined more closely, and shortened only by multiples of this size: then the rest meets a direct

@@ -9,6 +9,7 @@
 //! - `table.rs`: one row for each call, with the memory behind each argument.
 //! - `walk.rs`: carries out a row: strings, vectors, messages, lengths that are themselves in memory.
 //! - `command.rs`, `control.rs`: calls whose arguments mean something else for each operation.
+//! - `parts.rs`: transfers that are made in several parts.
 //! - `kind.rs`: memory, processes, signals, descriptors, transfers that may be split, and refused calls.
 //!
 //! Truth: section 2 of the manual pages, and the kernel's user-space headers. `live-tests/tests/system_calls` asks the
@@ -28,6 +29,7 @@ mod command;
 mod control;
 mod kind;
 pub mod number;
+pub mod parts;
 mod table;
 #[cfg(test)]
 mod tests;

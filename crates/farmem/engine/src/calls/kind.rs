@@ -27,7 +27,7 @@ pub enum Kind {
     Peer,
     /// Moves data, maybe more than may be local at a time. A regular file may be read and written in parts. For every
     /// other file one call may be one message: then the whole buffer must be present. Where a short count is a valid
-    /// answer (pipes, stream sockets, terminals), only a first part may be requested.
+    /// answer, only a first part may be requested; `parts::promises_all` tells where it is none.
     Transfer {
         /// Index of the argument with the address of the data or of the vectors.
         address: usize,

@@ -1,0 +1,151 @@
+//! Blocking transfers above the pin limit: which of them promise all bytes, and the answer after several parts.
+//!
+//! A blocking write to a pipe, a stream socket or a terminal, a receive with MSG_WAITALL and getrandom return a short
+//! count only after a signal, an error or the end of the data. Many programs do not repeat them, so the pager must.
+//!
+//! Truth: `pipe_write` in fs/pipe.c, `unix_stream_sendmsg` and `unix_stream_read_generic` in net/unix/af_unix.c,
+//! `tcp_sendmsg_locked` and `tcp_recvmsg_locked` in net/ipv4/tcp.c, `get_random_bytes_user` in drivers/char/random.c.
+
+use super::{Call, number};
+
+/// Kind of a descriptor's file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum File {
+    /// Pipe or FIFO.
+    Pipe,
+    /// Socket of type SOCK_STREAM.
+    Stream,
+    /// Character device, as a terminal.
+    Character,
+    /// Any other file, or no file.
+    Other,
+}
+
+const MSG_OOB: u32 = 0x1;
+const MSG_PEEK: u32 = 0x2;
+const MSG_DONTWAIT: u32 = 0x40;
+const MSG_WAITALL: u32 = 0x100;
+const MSG_ERRQUEUE: u32 = 0x2000;
+const MSG_NOSIGNAL: u32 = 0x4000;
+const MSG_ZEROCOPY: u32 = 0x400_0000;
+const MSG_FASTOPEN: u32 = 0x2000_0000;
+
+/// Index of the argument with the flags of sendto and recvfrom.
+const FLAGS: usize = 3;
+
+/// Whether the call returns all its bytes unless a signal, an error or the end of the data comes first.
+/// `is_nonblocking`: the descriptor has O_NONBLOCK.
+#[must_use]
+pub fn promises_all(call: Call, file: File, is_nonblocking: bool) -> bool {
+    // A peeked part would come again, and a part of urgent data would be other urgent data.
+    const NO_SEND: u32 = MSG_OOB | MSG_DONTWAIT | MSG_ZEROCOPY | MSG_FASTOPEN;
+    const NO_RECEIVE: u32 = MSG_OOB | MSG_PEEK | MSG_DONTWAIT | MSG_ERRQUEUE;
+    let flags = call.int(FLAGS);
+    match call.number {
+        number::GETRANDOM => true,
+        _ if is_nonblocking => false,
+        number::WRITE | number::WRITEV => file != File::Other,
+        number::SENDTO => file == File::Stream && flags & NO_SEND == 0,
+        number::RECVFROM => file == File::Stream && flags & MSG_WAITALL != 0 && flags & NO_RECEIVE == 0,
+        _ => false,
+    }
+}
+
+/// The call for a part that follows others of the same transfer.
+#[must_use]
+pub fn later(part: Call, file: File) -> Call {
+    let [fd, start, bytes, ..] = part.arguments;
+    let mut later = part;
+    match part.number {
+        // A socket that has taken bytes in this call raises no SIGPIPE; a pipe does.
+        number::WRITE if file == File::Stream => {
+            later.number = number::SENDTO;
+            later.arguments = [fd, start, bytes, MSG_NOSIGNAL.into(), 0, 0];
+        }
+        number::SENDTO => later.arguments[FLAGS] |= u64::from(MSG_NOSIGNAL),
+        // The length of the address is set already, maybe beyond its buffer.
+        number::RECVFROM => (later.arguments[4], later.arguments[5]) = (0, 0),
+        _ => {}
+    }
+    later
+}
+
+/// Answer of the whole call, when `done` bytes came before and the last part's answer is `answer`.
+///
+/// An error after some bytes is not reported: the kernel returns the bytes, and the error at the next call.
+#[must_use]
+pub fn answer(done: u64, answer: i64) -> i64 {
+    if done == 0 { answer } else { done.saturating_add(answer.max(0).cast_unsigned()).cast_signed() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(number: u32, flags: u32) -> Call {
+        Call { number, arguments: [3, 0x1000, 0x10_0000, flags.into(), 0x2000, 0x3000] }
+    }
+
+    #[test]
+    fn a_blocking_write_promises_all_bytes_except_to_files_that_are_written_in_parts_anyway() {
+        for number in [number::WRITE, number::WRITEV] {
+            for file in [File::Pipe, File::Stream, File::Character] {
+                // Flags are no argument of these: the register may hold anything.
+                assert!(promises_all(call(number, MSG_DONTWAIT), file, false), "{number} {file:?}");
+                assert!(!promises_all(call(number, 0), file, true), "{number} {file:?}");
+            }
+            assert!(!promises_all(call(number, 0), File::Other, false), "{number}");
+        }
+    }
+
+    #[test]
+    fn a_read_may_always_be_short() {
+        for number in [number::READ, number::READV, number::PREAD64] {
+            for file in [File::Pipe, File::Stream, File::Character, File::Other] {
+                assert!(!promises_all(call(number, MSG_WAITALL), file, false), "{number} {file:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_send_promises_all_bytes_without_flags_that_forbid_parts() {
+        assert!(promises_all(call(number::SENDTO, MSG_NOSIGNAL), File::Stream, false));
+        assert!(!promises_all(call(number::SENDTO, 0), File::Stream, true));
+        assert!(!promises_all(call(number::SENDTO, 0), File::Other, false));
+        for flag in [MSG_OOB, MSG_DONTWAIT, MSG_ZEROCOPY, MSG_FASTOPEN] {
+            assert!(!promises_all(call(number::SENDTO, flag), File::Stream, false), "{flag:#x}");
+        }
+    }
+
+    #[test]
+    fn a_receive_promises_all_bytes_with_waitall_only() {
+        assert!(promises_all(call(number::RECVFROM, MSG_WAITALL), File::Stream, false));
+        assert!(!promises_all(call(number::RECVFROM, 0), File::Stream, false));
+        assert!(!promises_all(call(number::RECVFROM, MSG_WAITALL), File::Stream, true));
+        for flag in [MSG_OOB, MSG_PEEK, MSG_DONTWAIT, MSG_ERRQUEUE] {
+            assert!(!promises_all(call(number::RECVFROM, MSG_WAITALL | flag), File::Stream, false), "{flag:#x}");
+        }
+    }
+
+    #[test]
+    fn getrandom_promises_all_bytes_whatever_its_first_argument_is_as_a_descriptor() {
+        assert!(promises_all(call(number::GETRANDOM, 0), File::Other, true));
+    }
+
+    #[test]
+    fn a_later_part_raises_no_signal_at_a_socket_and_writes_no_address() {
+        let write = later(call(number::WRITE, 7), File::Stream);
+        assert_eq!((write.number, write.arguments), (number::SENDTO, [3, 0x1000, 0x10_0000, 0x4000, 0, 0]));
+        assert_eq!(later(call(number::WRITE, 7), File::Pipe), call(number::WRITE, 7));
+        assert_eq!(later(call(number::WRITEV, 7), File::Stream), call(number::WRITEV, 7));
+        assert_eq!(later(call(number::SENDTO, 1), File::Stream), call(number::SENDTO, 1 | MSG_NOSIGNAL));
+        assert_eq!(later(call(number::RECVFROM, MSG_WAITALL), File::Stream).arguments[4..], [0, 0]);
+    }
+
+    #[test]
+    fn an_error_or_the_end_after_some_bytes_is_answered_with_these_bytes() {
+        const EPIPE: i64 = -32;
+        assert_eq!([answer(0, EPIPE), answer(0, 0), answer(0, 5)], [EPIPE, 0, 5]);
+        assert_eq!([answer(7, EPIPE), answer(7, 0), answer(7, 5)], [7, 7, 12]);
+    }
+}

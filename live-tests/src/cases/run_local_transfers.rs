@@ -1,0 +1,81 @@
+//! `masu run --local`: transfers whose memory exceeds the pins of one call.
+
+use std::process::Command;
+
+use super::Outcome;
+use super::programs;
+use super::run::{Folder, said};
+use super::run_local::{backends, built, paged};
+use crate::host::{Host, LiveTest, tests};
+
+/// Tests of this file, and their requirements.
+pub(crate) const TESTS: &[LiveTest] = tests! {
+    run_local_transfers requires [MasuCommand, PagerLibrary, UserFaults, CPrograms];
+    a_blocking_write_above_the_pins_has_its_whole_count;
+    a_receive_of_all_bytes_above_the_pins_waits_for_all;
+    getrandom_above_the_pins_fills_all;
+    a_signal_ends_a_transfer_with_the_bytes_so_far [RealProcessor];
+    a_stop_between_parts_loses_no_bytes [Shell];
+    a_reader_that_goes_ends_a_transfer_with_the_bytes_so_far;
+    a_nonblocking_write_above_the_pins_stays_short;
+    python_prints_more_than_the_pins [Shell];
+};
+
+/// Runs the part without masu, and with each local size on each backend. An eighth of these is below 12 MB, the bytes
+/// of a transfer.
+fn right(host: &Host, part: &str) -> Outcome {
+    let folder = Folder::make("local-transfers")?;
+    let program = built(&folder, "transfers", include_str!("../../programs/transfers.c"))?;
+    let plain = said(Command::new(&program).arg(part))?;
+    assert_eq!((plain.code(), plain.out.as_str()), (0, "right\n"), "without masu: {plain:?}");
+    for (backend, local) in backends(host).iter().flat_map(|backend| ["16MiB", "2MiB"].map(|local| (*backend, local))) {
+        let said = said(&mut paged(&["--backend", backend, "--local", local], &[&program, part])?)?;
+        assert_eq!((said.code(), said.out.as_str()), (0, "right\n"), "{part} at {local}, backend {backend}: {said:?}");
+    }
+    Ok(())
+}
+
+/// write, send and writev, to a pipe, a UNIX and a TCP socket; the other end compares each byte.
+fn a_blocking_write_above_the_pins_has_its_whole_count(host: &Host) -> Outcome {
+    right(host, "whole")
+}
+
+/// MSG_WAITALL; also where the sender ends before.
+fn a_receive_of_all_bytes_above_the_pins_waits_for_all(host: &Host) -> Outcome {
+    right(host, "receive")
+}
+
+fn getrandom_above_the_pins_fills_all(host: &Host) -> Outcome {
+    right(host, "random")
+}
+
+/// With and without SA_RESTART, at slow and fast timers: counts agree with the other end, and registers stay.
+fn a_signal_ends_a_transfer_with_the_bytes_so_far(host: &Host) -> Outcome {
+    right(host, "interrupted")
+}
+
+fn a_stop_between_parts_loses_no_bytes(host: &Host) -> Outcome {
+    right(host, "stopped")
+}
+
+/// The next write returns EPIPE; SIGPIPE comes where the kernel sends it.
+fn a_reader_that_goes_ends_a_transfer_with_the_bytes_so_far(host: &Host) -> Outcome {
+    right(host, "broken")
+}
+
+fn a_nonblocking_write_above_the_pins_stays_short(host: &Host) -> Outcome {
+    right(host, "nonblocking")
+}
+
+/// Its `print` ignores the count of a write.
+fn python_prints_more_than_the_pins(_: &Host) -> Outcome {
+    const BYTES: usize = 40_000_000;
+    let Some(python) = programs::python() else {
+        println!("SKIP: python3 is not installed");
+        return Ok(());
+    };
+    let print = format!("print('x' * {BYTES})");
+    let said = said(&mut paged(&["--local", "64MiB"], &[python.to_str().ok_or("no text")?, "-c", &print])?)?;
+    assert_eq!((said.code(), said.out.len()), (0, BYTES + 1), "{}", said.err);
+    Ok(())
+}
