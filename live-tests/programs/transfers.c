@@ -296,11 +296,107 @@ static void nonblocking(void)
     }
 }
 
+/* Sends after a pause, so that the receiver waits. */
+static void *sends_late(void *given)
+{
+    static unsigned char text[70000];
+    struct reader *writer = given;
+    usleep(100000);
+    for (size_t at = 0; at < writer->limit; at++)
+        text[at] = byte_at(at);
+    CHECK(send(writer->fd, text, writer->limit, 0) == (ssize_t)writer->limit);
+    return NULL;
+}
+
+static ssize_t take(int fd, int how)
+{
+    struct iovec pieces[2] = { { data, 100 }, { data + 100, BYTES - 100 } };
+    struct sockaddr_storage from;
+    socklen_t length = sizeof from;
+    switch (how) {
+    case 0: return recv(fd, data, BYTES, 0);
+    case 1: return read(fd, data, BYTES);
+    case 2: return recvfrom(fd, data, BYTES, 0, (void *)&from, &length);
+    default: return readv(fd, pieces, 2);
+    }
+}
+
+/* Short messages into a long buffer: there already, awaited, with signals meanwhile, and none at all. */
+static void messages(void)
+{
+    for (int kind = 0; kind < 3; kind++)
+        for (int how = 0; how < 4; how++) {
+            int ends[2];
+            if (kind < 2) {
+                CHECK(!socketpair(AF_UNIX, kind ? SOCK_SEQPACKET : SOCK_DGRAM, 0, ends));
+            } else {
+                struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+                socklen_t length = sizeof at;
+                ends[0] = socket(AF_INET, SOCK_DGRAM, 0), ends[1] = socket(AF_INET, SOCK_DGRAM, 0);
+                CHECK(!bind(ends[0], (void *)&at, length) && !getsockname(ends[0], (void *)&at, &length));
+                CHECK(!connect(ends[1], (void *)&at, length));
+            }
+            CHECK(recv(ends[0], data, BYTES, MSG_DONTWAIT) == -1 && errno == EAGAIN);
+            CHECK(send(ends[1], "four", 4, 0) == 4 && send(ends[1], "", 0, 0) == 0 && send(ends[1], "seventh", 7, 0) == 7);
+            CHECK(take(ends[0], how) == 4 && !memcmp(data, "four", 4));
+            CHECK(take(ends[0], how) == 0);
+            CHECK(take(ends[0], how) == 7 && !memcmp(data, "seventh", 7));
+            for (int round = 0; round < 3; round++) {
+                /* Round 0 without signals, 1 with SA_RESTART, 2 without it. */
+                struct reader writer = { .fd = ends[1], .limit = 60000 };
+                ssize_t got;
+                int interrupted = 0;
+                handle(SIGALRM, round == 1 ? SA_RESTART : 0);
+                memset(data, 0, 60000);
+                pthread_t thread = start(sends_late, &writer);
+                timer(round ? 7000 : 0);
+                while ((got = take(ends[0], how)) == -1 && errno == EINTR)
+                    interrupted++;
+                timer(0);
+                CHECK(got == 60000 && (interrupted > 0) == (round == 2));
+                is_filled(60000);
+                CHECK(!pthread_join(thread, NULL));
+            }
+            if (kind == 1) {
+                CHECK(!close(ends[1]) && take(ends[0], how) == 0);
+            }
+            /* A timeout of the socket's. */
+            if (kind != 1) {
+                struct timeval time = { 0, 30000 };
+                CHECK(!setsockopt(ends[0], SOL_SOCKET, SO_RCVTIMEO, &time, sizeof time));
+                CHECK(take(ends[0], how) == -1 && errno == EAGAIN && !close(ends[1]));
+            }
+            CHECK(!close(ends[0]));
+        }
+}
+
+/* A message of 150,000 bytes comes whole, or is refused and stays: none is cut. */
+static void long_message(void)
+{
+    /* Shared memory is not paged, and sendmsg is not judged by its length: the pins do not limit this send. */
+    unsigned char *text = mmap(NULL, 150000, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    int ends[2];
+    CHECK(text != MAP_FAILED);
+    CHECK(!socketpair(AF_UNIX, SOCK_DGRAM, 0, ends));
+    for (size_t at = 0; at < 150000; at++)
+        text[at] = byte_at(at);
+    struct iovec piece = { text, 150000 };
+    struct msghdr header = { .msg_iov = &piece, .msg_iovlen = 1 };
+    CHECK(sendmsg(ends[1], &header, 0) == 150000);
+    ssize_t got = recv(ends[0], data, BYTES, 0);
+    CHECK(got == 150000 || (got == -1 && errno == EMSGSIZE));
+    if (got == 150000)
+        is_filled(150000);
+    else
+        CHECK(recv(ends[0], NULL, 0, MSG_PEEK | MSG_TRUNC) == 150000);
+}
+
 int main(int arguments, char **argument)
 {
     static const struct { const char *name; void (*part)(void); } parts[] = {
         { "whole", whole }, { "receive", receive }, { "random", random_bytes }, { "interrupted", interrupted },
         { "stopped", stopped }, { "broken", broken }, { "nonblocking", nonblocking },
+        { "messages", messages }, { "long", long_message },
     };
     CHECK(arguments == 2);
     data = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

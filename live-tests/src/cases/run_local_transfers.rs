@@ -18,17 +18,24 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     a_stop_between_parts_loses_no_bytes [Shell];
     a_reader_that_goes_ends_a_transfer_with_the_bytes_so_far;
     a_nonblocking_write_above_the_pins_stays_short;
+    a_short_message_comes_into_a_buffer_above_the_pins [RealProcessor];
+    a_message_above_the_pins_is_never_cut;
     python_prints_more_than_the_pins [Shell];
 };
 
 /// Runs the part without masu, and with each local size on each backend. An eighth of these is below 12 MB, the bytes
 /// of a transfer.
 fn right(host: &Host, part: &str) -> Outcome {
+    right_at(host, part, &["16MiB", "2MiB"])
+}
+
+fn right_at(host: &Host, part: &str, sizes: &[&str]) -> Outcome {
     let folder = Folder::make("local-transfers")?;
     let program = built(&folder, "transfers", include_str!("../../programs/transfers.c"))?;
     let plain = said(Command::new(&program).arg(part))?;
     assert_eq!((plain.code(), plain.out.as_str()), (0, "right\n"), "without masu: {plain:?}");
-    for (backend, local) in backends(host).iter().flat_map(|backend| ["16MiB", "2MiB"].map(|local| (*backend, local))) {
+    for (backend, local) in backends(host).iter().flat_map(|backend| sizes.iter().map(move |local| (*backend, *local)))
+    {
         let said = said(&mut paged(&["--backend", backend, "--local", local], &[&program, part])?)?;
         assert_eq!((said.code(), said.out.as_str()), (0, "right\n"), "{part} at {local}, backend {backend}: {said:?}");
     }
@@ -65,6 +72,16 @@ fn a_reader_that_goes_ends_a_transfer_with_the_bytes_so_far(host: &Host) -> Outc
 
 fn a_nonblocking_write_above_the_pins_stays_short(host: &Host) -> Outcome {
     right(host, "nonblocking")
+}
+
+/// Of UNIX and UDP sockets; it is there, awaited, interrupted, or does not come.
+fn a_short_message_comes_into_a_buffer_above_the_pins(host: &Host) -> Outcome {
+    right(host, "messages")
+}
+
+/// At the smallest size it is refused, and stays.
+fn a_message_above_the_pins_is_never_cut(host: &Host) -> Outcome {
+    right_at(host, "long", &["16MiB", "1MiB"])
 }
 
 /// Its `print` ignores the count of a write.

@@ -198,6 +198,13 @@ pub fn pass_more(thread: &mut Thread, context: &mut Context, more: &More, part: 
     leave_by(context, masu_pass_more as *const (), words);
 }
 
+/// Has the thread wait by a call that answers 0 when the program's call can be made; that is trapped then as for the first
+/// time.
+pub fn pass_wait(thread: &mut Thread, context: &mut Context, wait: Call) {
+    let call = Call { number: uint(context.get(libc::REG_RAX)), arguments: context.arguments() };
+    pass_more(thread, context, &More { call, done: 0 }, wait, Some(0));
+}
+
 /// Section with the instruction that is trapped after a part.
 pub fn trap() -> Range<u64> {
     let address = |place: *const ()| place.expose_provenance() as u64;
@@ -286,12 +293,19 @@ pub fn leave_stub(thread: &mut Thread, context: &mut Context) -> Option<u64> {
     if at == start && done == 0 && context.get(libc::REG_RCX) != start + SYSCALL_BYTES {
         return None;
     }
-    let is_to_be_made = at == start && done == 0;
+    let more_at = address(masu_pass_more_answered as *const ());
+    // Of a wait (`pass_wait`) nothing is to be answered but an error.
+    let has_waited = words == MORE_WORDS
+        && word(BYTES) == 0
+        && at != more_at
+        && (trap().contains(&at) || at != start && context.get(libc::REG_RAX) == 0);
+    let is_to_be_made = at == start && done == 0 || has_waited;
     if words == MORE_WORDS {
         match at {
+            _ if is_to_be_made => context.set(libc::REG_RAX, word(NUMBER)),
             // The kernel ends a call after some bytes when a signal comes, also one with SA_RESTART.
-            _ if at == start && done > 0 => context.answer(done.cast_signed()),
-            _ if at == start || at == address(masu_pass_more_answered as *const ()) => {}
+            _ if at == start => context.answer(done.cast_signed()),
+            _ if at == more_at => {}
             _ if trap().contains(&at) => context.answer((done + word(BYTES)).cast_signed()),
             _ => context.answer(parts::answer(done, context.get(libc::REG_RAX).cast_signed())),
         }

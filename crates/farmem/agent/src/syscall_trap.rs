@@ -57,8 +57,9 @@ pub unsafe extern "C" fn on_call(signal: c_int, info: *mut libc::siginfo_t, cont
     }
     thread.begin();
     match stub::take_more(&mut context) {
-        Some(more) => transfer::go_on(program, thread, &mut context, &more),
-        None => dispatch(program, thread, &mut context),
+        Some(more) if more.done > 0 => transfer::go_on(program, thread, &mut context, &more),
+        // A call that has waited begins anew.
+        _ => dispatch(program, thread, &mut context),
     }
     thread.settle();
 }

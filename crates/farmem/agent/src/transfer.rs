@@ -30,11 +30,7 @@ pub fn make(program: &'static Program, thread: &mut Thread, context: &mut Contex
             context.answer(in_parts(program, thread, asked, shape, most, all.min(MOST_BYTES)));
         }
         Some(_) if promises_all(call) => go_on(program, thread, context, &More { call, done: 0 }),
-        Some(_) if is_message(call.arguments[0]) => {
-            // A part of a message would be another message.
-            program.pager.counters.refuse(Refusal::LargeMessage);
-            context.answer(-i64::from(libc::EMSGSIZE));
-        }
+        Some(_) if is_message(call.arguments[0]) => message(program, thread, context, asked, shape),
         Some(_) => {
             let Some(part) = part(thread, asked, shape, 0, most) else {
                 return context.answer(-i64::from(libc::EFAULT));
@@ -55,6 +51,41 @@ fn promises_all(call: Call) -> bool {
     // SAFETY: asks.
     let flags = || unsafe { call!(libc::SYS_fcntl, fd, libc::F_GETFL) };
     call.number == number::GETRANDOM || parts::promises_all(call, file(fd), flags() & i64::from(libc::O_NONBLOCK) != 0)
+}
+
+/// A call whose buffer exceeds the pins, at a socket of messages: a receive takes a message that is short enough, after
+/// the call has waited for one. Another thread may take that message first, and a longer one is then cut.
+fn message(program: &'static Program, thread: &mut Thread, context: &mut Context, call: Call, shape: &Shape) {
+    const EAGAIN: i64 = -(libc::EAGAIN as i64);
+    let most = memory::most_pinned(program) - 8;
+    if let Some(wait) = parts::wait_for_message(call).filter(|_| can_peek(call.arguments[0])) {
+        let ask = parts::ask_for_length(wait);
+        // SAFETY: touches no memory.
+        match unsafe { kernel::syscall(ask.number.into(), ask.arguments) } {
+            EAGAIN => return stub::pass_wait(thread, context, wait),
+            error @ ..0 => return context.answer(error),
+            bytes => {
+                let first = part(thread, call, shape, 0, most);
+                if let Some(first) = first.filter(|first| bytes_of(thread, *first, shape) >= bytes.cast_unsigned()) {
+                    memory::fault_in_up_to(program, thread, first, most + 8);
+                    return stub::pass_part(thread, context, first);
+                }
+            }
+        }
+    }
+    // A part of a message would be another message.
+    program.pager.counters.refuse(Refusal::LargeMessage);
+    context.answer(-i64::from(libc::EMSGSIZE));
+}
+
+/// Whether a socket of messages tells a message's length and keeps it (MSG_PEEK): not one of AF_ALG, or of SCTP.
+fn can_peek(fd: u64) -> bool {
+    let is_packet = option(fd, libc::SO_TYPE) == Some(libc::SOCK_SEQPACKET);
+    match option(fd, libc::SO_DOMAIN) {
+        Some(libc::AF_UNIX) => true,
+        Some(libc::AF_INET | libc::AF_INET6 | libc::AF_NETLINK | libc::AF_PACKET) => !is_packet,
+        _ => false,
+    }
 }
 
 /// Kind of a descriptor's file.
@@ -197,11 +228,16 @@ fn is_past_all_pins(call: Call, shape: &Shape) -> bool {
 
 /// Whether a descriptor transfers whole messages: a socket other than a stream.
 fn is_message(fd: u64) -> bool {
-    let (mut kind, mut bytes) = (0_i32, 4_u32);
-    let (kind_at, bytes_at) = ((&raw mut kind).expose_provenance(), (&raw mut bytes).expose_provenance());
+    option(fd, libc::SO_TYPE).is_some_and(|kind| kind != libc::SOCK_STREAM)
+}
+
+/// An option of a socket (SOL_SOCKET).
+fn option(fd: u64, name: i32) -> Option<i32> {
+    let (mut value, mut bytes) = (0_i32, 4_u32);
+    let (value_at, bytes_at) = ((&raw mut value).expose_provenance(), (&raw mut bytes).expose_provenance());
     // SAFETY: writes our own words.
-    let answer = unsafe { call!(libc::SYS_getsockopt, fd, libc::SOL_SOCKET, libc::SO_TYPE, kind_at, bytes_at) };
-    answer == 0 && kind != libc::SOCK_STREAM
+    let answer = unsafe { call!(libc::SYS_getsockopt, fd, libc::SOL_SOCKET, name, value_at, bytes_at) };
+    (answer == 0).then_some(value)
 }
 
 /// Start and length of a vector.

@@ -23,6 +23,7 @@ pub enum File {
 
 const MSG_OOB: u32 = 0x1;
 const MSG_PEEK: u32 = 0x2;
+const MSG_TRUNC: u32 = 0x20;
 const MSG_DONTWAIT: u32 = 0x40;
 const MSG_WAITALL: u32 = 0x100;
 const MSG_ERRQUEUE: u32 = 0x2000;
@@ -68,6 +69,26 @@ pub fn later(part: Call, file: File) -> Call {
         _ => {}
     }
     later
+}
+
+/// For a receive from a socket of messages, the call that waits for a message, takes nothing and answers 0.
+#[must_use]
+pub fn wait_for_message(call: Call) -> Option<Call> {
+    let flags = match call.number {
+        number::READ | number::READV => 0,
+        number::RECVFROM if call.int(FLAGS) & (MSG_OOB | MSG_ERRQUEUE) == 0 => call.int(FLAGS) & MSG_DONTWAIT,
+        _ => return None,
+    };
+    let arguments = [call.arguments[0], 0, 0, u64::from(flags | MSG_PEEK), 0, 0];
+    Some(Call { number: number::RECVFROM, arguments })
+}
+
+/// The call that answers the length of the next message, and does not wait for it. `wait` is from [`wait_for_message`].
+#[must_use]
+pub fn ask_for_length(wait: Call) -> Call {
+    let mut ask = wait;
+    ask.arguments[FLAGS] |= u64::from(MSG_TRUNC | MSG_DONTWAIT);
+    ask
 }
 
 /// Answer of the whole call, when `done` bytes came before and the last part's answer is `answer`.
@@ -140,6 +161,23 @@ mod tests {
         assert_eq!(later(call(number::WRITEV, 7), File::Stream), call(number::WRITEV, 7));
         assert_eq!(later(call(number::SENDTO, 1), File::Stream), call(number::SENDTO, 1 | MSG_NOSIGNAL));
         assert_eq!(later(call(number::RECVFROM, MSG_WAITALL), File::Stream).arguments[4..], [0, 0]);
+    }
+
+    #[test]
+    fn a_wait_for_a_message_takes_nothing_and_waits_as_the_call() {
+        for (number, flags, expected) in [
+            (number::READ, MSG_DONTWAIT, MSG_PEEK),
+            (number::READV, 0, MSG_PEEK),
+            (number::RECVFROM, MSG_WAITALL, MSG_PEEK),
+            (number::RECVFROM, MSG_DONTWAIT, MSG_PEEK | MSG_DONTWAIT),
+        ] {
+            let wait = wait_for_message(call(number, flags)).unwrap();
+            assert_eq!((wait.number, wait.arguments), (number::RECVFROM, [3, 0, 0, expected.into(), 0, 0]));
+            let flags = ask_for_length(wait).arguments[FLAGS];
+            assert_eq!(flags, u64::from(MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT));
+        }
+        assert_eq!(wait_for_message(call(number::SENDTO, 0)), None);
+        assert_eq!(wait_for_message(call(number::RECVFROM, MSG_ERRQUEUE)), None);
     }
 
     #[test]
