@@ -10,8 +10,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/uio.h>
@@ -256,26 +258,93 @@ static void stopped(void)
     CHECK(reader.came == BYTES && !reader.wrong);
 }
 
-/* The reader goes: the count so far, and then EPIPE. A pipe raises SIGPIPE at once. */
+/* The reader goes after `limit` bytes: the count so far, and then EPIPE. A pipe raises SIGPIPE at once. */
+static void broken_at(int kind, int how, int handled, size_t limit)
+{
+    int ends[2];
+    pair(ends, kind);
+    if (handled) handle(SIGPIPE, 0); else signal(SIGPIPE, SIG_IGN);
+    hits = 0;
+    struct reader reader = { .fd = ends[0], .limit = limit };
+    pthread_t thread = start(reads, &reader);
+    ssize_t put_now = put(ends[1], how);
+    CHECK(put_now >= (ssize_t)limit - (kind == 2 ? 1000000 : 0) && put_now < BYTES);
+    CHECK(hits == (handled && kind == 0));
+    CHECK(!pthread_join(thread, NULL) && !reader.wrong);
+    put_now = write(ends[1], data, BYTES);
+    CHECK(put_now == -1 && (errno == EPIPE || errno == ECONNRESET));
+    CHECK(!close(ends[1]));
+}
+
 static void broken(void)
 {
+    fill();
     for (int kind = 0; kind < 3; kind++)
         for (int handled = 0; handled < 2; handled++) {
-            int ends[2];
-            pair(ends, kind);
-            if (handled) handle(SIGPIPE, 0); else signal(SIGPIPE, SIG_IGN);
-            hits = 0;
-            fill();
-            struct reader reader = { .fd = ends[0], .limit = 7000000 };
-            pthread_t thread = start(reads, &reader);
-            ssize_t put_now = write(ends[1], data, BYTES);
-            CHECK(put_now >= 7000000 - (kind == 2 ? 1000000 : 0) && put_now < BYTES);
-            CHECK(hits == (handled && kind == 0));
-            CHECK(!pthread_join(thread, NULL) && !reader.wrong);
-            put_now = write(ends[1], data, BYTES);
-            CHECK(put_now == -1 && (errno == EPIPE || errno == ECONNRESET));
-            CHECK(!close(ends[1]));
+            broken_at(kind, 0, handled, 7000000);
+            broken_at(kind, 2, handled, 7000000);
         }
+    /* A part of 504 pages has taken nothing yet, for most of these. */
+    for (int number = 0; number < 60; number++)
+        broken_at(1, number % 2 ? 0 : 2, 1, 504 * PAGE * (1 + number % 4) - number / 4 * 20000);
+}
+
+/* Devices whose reads return all bytes, also without waiting. */
+static void endless(void)
+{
+    static const char *const names[] = { "/dev/zero", "/dev/full", "/dev/urandom" };
+    for (int number = 0; number < 6; number++) {
+        int fd = open(names[number / 2], O_RDONLY | (number % 2 ? O_NONBLOCK : 0));
+        struct iovec pieces[2] = { { data, BYTES / 3 }, { data + BYTES / 3, BYTES - BYTES / 3 } };
+        CHECK(fd >= 0);
+        fill();
+        CHECK(read(fd, data, BYTES) == BYTES && readv(fd, pieces, 2) == BYTES && pread(fd, data, BYTES, 7) == BYTES);
+        size_t zeros = 0;
+        for (size_t at = 0; at < BYTES; at++)
+            zeros += data[at] == 0;
+        CHECK(number < 4 ? zeros == BYTES : zeros < BYTES / 128);
+        CHECK(!close(fd));
+    }
+    int null = open("/dev/null", O_WRONLY);
+    CHECK(write(null, data, BYTES) == BYTES && put(null, 2) == BYTES && !close(null));
+}
+
+/* A file ends at the limit of file sizes: a short count, and SIGXFSZ at the next write alone. */
+static void limited(void)
+{
+    char name[] = "/var/tmp/masu-transfers-XXXXXX";
+    int fd = mkstemp(name);
+    CHECK(fd >= 0 && !unlink(name));
+    handle(SIGXFSZ, 0);
+    fill();
+    for (int number = 0; number < 24; number++) {
+        rlim_t limit = number < 8 ? (rlim_t)(number + 1) << 20 : (rlim_t)PAGE * 504 * (1 + number % 4);
+        int how = number % 3 == 1 ? 0 : number % 3 * 2;
+        off_t begin = number % 5 * 1000;
+        struct rlimit to = { limit, RLIM_INFINITY };
+        CHECK(!ftruncate(fd, 0) && lseek(fd, begin, SEEK_SET) == begin && !setrlimit(RLIMIT_FSIZE, &to));
+        hits = 0;
+        CHECK(put(fd, how) == (ssize_t)limit - begin && hits == 0);
+        CHECK(put(fd, how) == -1 && errno == EFBIG && hits == 1);
+        CHECK(pwrite(fd, data, BYTES, 4096) == (ssize_t)limit - 4096 && hits == 1);
+        to.rlim_cur = RLIM_INFINITY;
+        CHECK(!setrlimit(RLIMIT_FSIZE, &to));
+    }
+    CHECK(!close(fd));
+}
+
+/* Buffers beyond all memory: EFAULT, and nothing moves. */
+static void refused(void)
+{
+    for (int kind = 0; kind < 3; kind++) {
+        int ends[2], waiting = 1;
+        struct iovec pieces[2] = { { data, BYTES }, { (void *)(1ul << 62), 10 } };
+        pair(ends, kind);
+        CHECK(write(ends[1], data, SIZE_MAX / 2 - 4096) == -1 && errno == EFAULT);
+        CHECK(writev(ends[1], pieces, 2) == -1 && errno == EFAULT);
+        CHECK(!ioctl(ends[0], FIONREAD, &waiting) && waiting == 0);
+        CHECK(!close(ends[0]) && !close(ends[1]));
+    }
 }
 
 static void nonblocking(void)
@@ -396,6 +465,7 @@ int main(int arguments, char **argument)
     static const struct { const char *name; void (*part)(void); } parts[] = {
         { "whole", whole }, { "receive", receive }, { "random", random_bytes }, { "interrupted", interrupted },
         { "stopped", stopped }, { "broken", broken }, { "nonblocking", nonblocking },
+        { "endless", endless }, { "limited", limited }, { "refused", refused },
         { "messages", messages }, { "long", long_message },
     };
     CHECK(arguments == 2);

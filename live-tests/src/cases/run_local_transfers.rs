@@ -18,6 +18,9 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     a_stop_between_parts_loses_no_bytes [Shell];
     a_reader_that_goes_ends_a_transfer_with_the_bytes_so_far;
     a_nonblocking_write_above_the_pins_stays_short;
+    a_read_of_an_endless_device_has_its_whole_count;
+    a_write_above_the_pins_ends_at_the_limit_of_file_sizes;
+    a_buffer_beyond_all_memory_is_refused_as_a_whole;
     a_short_message_comes_into_a_buffer_above_the_pins [RealProcessor];
     a_message_above_the_pins_is_never_cut;
     python_prints_more_than_the_pins [Shell];
@@ -72,6 +75,20 @@ fn a_reader_that_goes_ends_a_transfer_with_the_bytes_so_far(host: &Host) -> Outc
 
 fn a_nonblocking_write_above_the_pins_stays_short(host: &Host) -> Outcome {
     right(host, "nonblocking")
+}
+
+/// /dev/zero, /dev/full and /dev/urandom; and a write to /dev/null.
+fn a_read_of_an_endless_device_has_its_whole_count(host: &Host) -> Outcome {
+    right(host, "endless")
+}
+
+/// RLIMIT_FSIZE, also where a part ends there. SIGXFSZ comes with the next write.
+fn a_write_above_the_pins_ends_at_the_limit_of_file_sizes(host: &Host) -> Outcome {
+    right(host, "limited")
+}
+
+fn a_buffer_beyond_all_memory_is_refused_as_a_whole(host: &Host) -> Outcome {
+    right(host, "refused")
 }
 
 /// Of UNIX and UDP sockets; it is there, awaited, interrupted, or does not come.

@@ -45,6 +45,8 @@ pub struct PendingCall {
     pub pair: [u64; 2],
     /// Vectors of a transfer that was cut short.
     pub vectors: [[u64; 2]; 16],
+    /// A `msghdr` with these vectors.
+    pub message: [u64; 7],
 }
 
 /// Largest number of page runs that the kernel may touch as long as the thread lives.

@@ -27,7 +27,8 @@ pub fn make(program: &'static Program, thread: &mut Thread, context: &mut Contex
     let size = size_of(program, asked, shape);
     match size.filter(|(_, pages)| *pages > most || is_past_all_pins(call, shape)) {
         Some((all, _)) if call.number != number::GETRANDOM && is_regular(call.arguments[0]) => {
-            context.answer(in_parts(program, thread, asked, shape, most, all.min(MOST_BYTES)));
+            let all = all.min(MOST_BYTES).min(room_in_file(asked, shape));
+            context.answer(in_parts(program, thread, asked, shape, most, all));
         }
         Some(_) if promises_all(call) => go_on(program, thread, context, &More { call, done: 0 }),
         Some(_) if is_message(call.arguments[0]) => message(program, thread, context, asked, shape),
@@ -73,6 +74,11 @@ fn message(program: &'static Program, thread: &mut Thread, context: &mut Context
             }
         }
     }
+    if parts::takes_no_message(call) {
+        let Some(first) = part(thread, call, shape, 0, most) else { return context.answer(-i64::from(libc::EFAULT)) };
+        memory::fault_in_up_to(program, thread, first, most + 8);
+        return stub::pass_part(thread, context, first);
+    }
     // A part of a message would be another message.
     program.pager.counters.refuse(Refusal::LargeMessage);
     context.answer(-i64::from(libc::EMSGSIZE));
@@ -80,6 +86,10 @@ fn message(program: &'static Program, thread: &mut Thread, context: &mut Context
 
 /// Whether a socket of messages tells a message's length and keeps it (MSG_PEEK): not one of AF_ALG, or of SCTP.
 fn can_peek(fd: u64) -> bool {
+    // A peek would move this offset.
+    if option(fd, libc::SO_PEEK_OFF).is_some_and(|offset| offset >= 0) {
+        return false;
+    }
     let is_packet = option(fd, libc::SO_TYPE) == Some(libc::SOCK_SEQPACKET);
     match option(fd, libc::SO_DOMAIN) {
         Some(libc::AF_UNIX) => true,
@@ -92,7 +102,10 @@ fn can_peek(fd: u64) -> bool {
 fn file(fd: u64) -> File {
     match status(fd).map(|status| status.st_mode & libc::S_IFMT) {
         Some(libc::S_IFIFO) => File::Pipe,
-        Some(libc::S_IFCHR) => File::Character,
+        Some(libc::S_IFCHR) => {
+            let device = status(fd).map_or(0, |status| status.st_rdev);
+            parts::character(libc::major(device), libc::minor(device))
+        }
         Some(libc::S_IFSOCK) if !is_message(fd) => File::Stream,
         _ => File::Other,
     }
@@ -120,10 +133,22 @@ pub fn go_on(program: &'static Program, thread: &mut Thread, context: &mut Conte
         return context.answer(if done == 0 { -i64::from(libc::EFAULT) } else { done.cast_signed() });
     };
     memory::fault_in_up_to(program, thread, next, most + 8);
-    let next = if done == 0 { next } else { parts::later(next, file(call.arguments[0])) };
+    let next = if done == 0 { next } else { later(thread, next, file(call.arguments[0])) };
     // Without bytes, and with more than the kernel moves, a part is the last.
     let is_last = bytes == 0 || done + bytes >= all.min(MOST_BYTES);
     stub::pass_more(thread, context, more, next, (!is_last).then_some(bytes));
+}
+
+/// The call for a part that follows others.
+fn later(thread: &mut Thread, part: Call, file: File) -> Call {
+    if !parts::is_later_by_message(part, file) {
+        return parts::later(part, file);
+    }
+    let pending = thread.pending_call();
+    // Name, its length, vectors and their number, control data, its length, flags.
+    let vectors = (&raw const pending.vectors).expose_provenance() as u64;
+    pending.message = [0, 0, vectors, part.arguments[2], 0, 0, 0];
+    parts::by_message(part, (&raw const pending.message).expose_provenance() as u64)
 }
 
 /// Number of bytes of a part.
@@ -187,7 +212,7 @@ const MOST_BYTES: u64 = 0x7fff_f000;
 /// Requested bytes, and number of paged pages that hold them; `None` when they cannot be read, or reach beyond all
 /// memory: the kernel will return the error, and does nothing.
 fn size_of(program: &Program, call: Call, shape: &Shape) -> Option<(u64, u64)> {
-    let reaches = |start: u64, bytes: u64| start.checked_add(bytes).filter(|end| *end <= i64::MAX as u64);
+    let reaches = |start: u64, bytes: u64| start.checked_add(bytes).filter(|end| *end <= ALL_MEMORY);
     let pages_of = |start: u64, bytes: u64| match memory::touches(program, start, bytes) {
         true => (start % PAGE_BYTES).saturating_add(bytes).div_ceil(PAGE_BYTES),
         false => 0,
@@ -299,6 +324,28 @@ fn is_regular(fd: u64) -> bool {
     status(fd).is_some_and(|status| matches!(status.st_mode & libc::S_IFMT, libc::S_IFREG | libc::S_IFBLK))
 }
 
+/// Bytes up to the limit of file sizes (RLIMIT_FSIZE), for a write that begins below it: the kernel writes these, and a part
+/// that begins at the limit would raise SIGXFSZ.
+fn room_in_file(call: Call, shape: &Shape) -> u64 {
+    use number::{PWRITE64, PWRITEV, PWRITEV2, WRITE, WRITEV};
+    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: writes our own memory.
+    unsafe { call!(libc::SYS_getrlimit, libc::RLIMIT_FSIZE, (&raw mut limit).expose_provenance()) };
+    if limit.rlim_cur == libc::RLIM_INFINITY || !matches!(call.number, WRITE | WRITEV | PWRITE64 | PWRITEV | PWRITEV2) {
+        return u64::MAX;
+    }
+    let fd = call.arguments[0];
+    // SAFETY: these ask.
+    let (flags, position) =
+        unsafe { (call!(libc::SYS_fcntl, fd, libc::F_GETFL), call!(libc::SYS_lseek, fd, 0, libc::SEEK_CUR)) };
+    let at = match shape.offset {
+        _ if flags & i64::from(libc::O_APPEND) != 0 => status(fd).map_or(0, |status| status.st_size),
+        Some(offset) => call.arguments[offset].cast_signed(),
+        None => position,
+    };
+    u64::try_from(at).ok().and_then(|at| limit.rlim_cur.checked_sub(at)).filter(|room| *room > 0).unwrap_or(u64::MAX)
+}
+
 /// Reads or writes a regular file part by part, as one call: it does not block, so no signal need come between.
 fn in_parts(program: &'static Program, thread: &mut Thread, call: Call, shape: &Shape, most: u64, all: u64) -> i64 {
     let mut done = 0;
@@ -315,8 +362,8 @@ fn in_parts(program: &'static Program, thread: &mut Thread, call: Call, shape: &
             return if done == 0 { answer } else { done as i64 };
         }
         done += answer.cast_unsigned();
-        // The call's regular end: the end of the file, or a full disk.
-        if answer == 0 || !shape.vectors && answer.cast_unsigned() < now.arguments[shape.length] {
+        // The call's regular end: the end of the file, a full disk, or the limit of file sizes.
+        if answer.cast_unsigned() < bytes_of(thread, now, shape) {
             break;
         }
     }

@@ -1,7 +1,8 @@
 //! Blocking transfers above the pin limit: which of them promise all bytes, and the answer after several parts.
 //!
-//! A blocking write to a pipe, a stream socket or a terminal, a receive with MSG_WAITALL and getrandom return a short
-//! count only after a signal, an error or the end of the data. Many programs do not repeat them, so the pager must.
+//! A blocking write to a pipe, a stream socket or a terminal, a receive with MSG_WAITALL, a read of /dev/zero and its
+//! like and getrandom return a short count only after a signal, an error or the end of the data. Many programs do not
+//! repeat them, so the pager must.
 //!
 //! Truth: `pipe_write` in fs/pipe.c, `unix_stream_sendmsg` and `unix_stream_read_generic` in net/unix/af_unix.c,
 //! `tcp_sendmsg_locked` and `tcp_recvmsg_locked` in net/ipv4/tcp.c, `get_random_bytes_user` in drivers/char/random.c.
@@ -15,8 +16,10 @@ pub enum File {
     Pipe,
     /// Socket of type SOCK_STREAM.
     Stream,
-    /// Character device, as a terminal.
+    /// Character device, as a terminal, whose read may return less than there is.
     Character,
+    /// Character device without end, such as /dev/zero: a read returns all bytes, also with O_NONBLOCK.
+    Endless,
     /// Any other file, or no file.
     Other,
 }
@@ -31,6 +34,10 @@ const MSG_NOSIGNAL: u32 = 0x4000;
 const MSG_ZEROCOPY: u32 = 0x400_0000;
 const MSG_FASTOPEN: u32 = 0x2000_0000;
 
+/// Index of the argument with the flags of preadv2 and pwritev2, and the flag for no wait.
+const RW_FLAGS: usize = 5;
+const RWF_NOWAIT: u32 = 0x8;
+
 /// Index of the argument with the flags of sendto and recvfrom.
 const FLAGS: usize = 3;
 
@@ -44,15 +51,41 @@ pub fn promises_all(call: Call, file: File, is_nonblocking: bool) -> bool {
     let flags = call.int(FLAGS);
     match call.number {
         number::GETRANDOM => true,
+        number::READ | number::READV | number::PREAD64 | number::PREADV | number::PREADV2 => file == File::Endless,
+        number::PWRITE64 | number::PWRITEV => file == File::Endless,
         _ if is_nonblocking => false,
         number::WRITE | number::WRITEV => file != File::Other,
+        number::PWRITEV2 => file != File::Other && call.int(RW_FLAGS) & RWF_NOWAIT == 0,
         number::SENDTO => file == File::Stream && flags & NO_SEND == 0,
         number::RECVFROM => file == File::Stream && flags & MSG_WAITALL != 0 && flags & NO_RECEIVE == 0,
         _ => false,
     }
 }
 
-/// The call for a part that follows others of the same transfer.
+/// Minor numbers of the devices without end, of major number 1: zero, full, random, urandom
+/// (Documentation/admin-guide/devices.txt).
+const ENDLESS: [u32; 4] = [5, 7, 8, 9];
+
+/// Kind of a character device.
+#[must_use]
+pub fn character(major: u32, minor: u32) -> File {
+    if major == 1 && ENDLESS.contains(&minor) { File::Endless } else { File::Character }
+}
+
+/// Whether a part that follows others is a `sendmsg` without a signal: a stream that has taken bytes in this call raises no
+/// SIGPIPE, and calls with vectors have no flag for that.
+#[must_use]
+pub fn is_later_by_message(part: Call, file: File) -> bool {
+    file == File::Stream && matches!(part.number, number::WRITEV | number::PWRITEV2)
+}
+
+/// The `sendmsg` of a part, with the address of its `msghdr`.
+#[must_use]
+pub fn by_message(part: Call, header: u64) -> Call {
+    Call { number: number::SENDMSG, arguments: [part.arguments[0], header, MSG_NOSIGNAL.into(), 0, 0, 0] }
+}
+
+/// The call for a part that follows others of the same transfer, without vectors at a stream.
 #[must_use]
 pub fn later(part: Call, file: File) -> Call {
     let [fd, start, bytes, ..] = part.arguments;
@@ -81,6 +114,12 @@ pub fn wait_for_message(call: Call) -> Option<Call> {
     };
     let arguments = [call.arguments[0], 0, 0, u64::from(flags | MSG_PEEK), 0, 0];
     Some(Call { number: number::RECVFROM, arguments })
+}
+
+/// Whether a receive takes urgent data or an error from a socket of messages, and not a message. Both are short.
+#[must_use]
+pub fn takes_no_message(call: Call) -> bool {
+    call.number == number::RECVFROM && call.int(FLAGS) & (MSG_OOB | MSG_ERRQUEUE) != 0
 }
 
 /// The call that answers the length of the next message, and does not wait for it. `wait` is from [`wait_for_message`].
@@ -116,6 +155,40 @@ mod tests {
                 assert!(!promises_all(call(number, 0), file, true), "{number} {file:?}");
             }
             assert!(!promises_all(call(number, 0), File::Other, false), "{number}");
+        }
+    }
+
+    #[test]
+    fn an_endless_device_has_all_bytes_for_each_read_and_others_may_have_less() {
+        let (zero, terminal) = (character(1, 5), character(4, 1));
+        assert_eq!(
+            [zero, terminal, character(1, 3), character(5, 0)].map(|file| file == File::Endless),
+            [true, false, false, false]
+        );
+        for number in [number::READ, number::READV, number::PREAD64, number::PREADV, number::PREADV2] {
+            assert!(
+                promises_all(call(number, 0), zero, false) && promises_all(call(number, 0), zero, true),
+                "{number}"
+            );
+            assert!(!promises_all(call(number, 0), terminal, false), "{number}");
+        }
+        assert!(promises_all(call(number::PWRITE64, 0), zero, false));
+    }
+
+    #[test]
+    fn a_write_by_pwritev2_promises_all_unless_it_may_not_wait() {
+        let with = |flags| Call { number: number::PWRITEV2, arguments: [3, 0x1000, 2, u64::MAX, 0, flags] };
+        assert!(promises_all(with(0), File::Pipe, false) && promises_all(with(0), File::Stream, false));
+        assert!(!promises_all(with(0x8), File::Pipe, false) && !promises_all(with(0), File::Pipe, true));
+    }
+
+    #[test]
+    fn a_later_part_with_vectors_raises_no_signal_at_a_stream() {
+        for number in [number::WRITEV, number::PWRITEV2] {
+            assert!(is_later_by_message(call(number, 0), File::Stream), "{number}");
+            assert!(!is_later_by_message(call(number, 0), File::Pipe), "{number}");
+            let message = by_message(call(number, 0), 0x5000);
+            assert_eq!((message.number, message.arguments), (number::SENDMSG, [3, 0x5000, 0x4000, 0, 0, 0]));
         }
     }
 
