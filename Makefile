@@ -32,7 +32,7 @@ help:
 	@echo 'make fuzz      every fuzz target for FUZZ_SECONDS ($(FUZZ_SECONDS)), on all processors; FUZZ_TARGETS, FUZZ_EXECUTIONS and FUZZ_RUN say which and how'
 	@echo 'make bench     every published claim, measured beside its baseline (root; takes long)'
 	@echo 'make build     builds $(TARGET)/release/masu, and resctrl-emulator beside it'
-	@echo 'make install   installs masu, resctrl-emulator, libmasu, masu.h, masu.pc, man pages and a systemd unit below PREFIX ($(PREFIX)); knows DESTDIR'
+	@echo 'make install   installs masu, resctrl-emulator, libmasu, masu.h, masu.pc, man pages and systemd units below PREFIX ($(PREFIX)); knows DESTDIR'
 	@echo 'make deps      installs what a build needs: $(BUILD_PACKAGES)'
 	@echo 'The targets above install by themselves what they need and find missing (Debian).'
 
@@ -113,8 +113,10 @@ install:
 	chmod 644 $(DESTDIR)$(PREFIX)/lib/pkgconfig/masu.pc
 	install -m 644 crates/hugepages/libmasu/include/masu.h $(DESTDIR)$(PREFIX)/include
 	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
-	sed 's|@PREFIX@|$(PREFIX)|' integrations/systemd/masu-aging.service >$(DESTDIR)$(PREFIX)/lib/systemd/system/masu-aging.service
-	chmod 644 $(DESTDIR)$(PREFIX)/lib/systemd/system/masu-aging.service
+	@for unit in masu.service masu-aging.service; do \
+	    sed 's|@PREFIX@|$(PREFIX)|' integrations/systemd/$$unit >$(DESTDIR)$(PREFIX)/lib/systemd/system/$$unit && \
+	    chmod 644 $(DESTDIR)$(PREFIX)/lib/systemd/system/$$unit || exit 1; \
+	done
 	install -m 644 man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1
 	install -m 644 man/*.3 $(DESTDIR)$(PREFIX)/share/man/man3
 	@[ -n '$(DESTDIR)' ] || ldconfig || echo 'Run ldconfig as root, so that programs find libmasu.so.0.'

@@ -22,7 +22,7 @@ pub mod worker;
 use targets::{
     arguments, attach_loop, calls, damon, field_files, handshake, host_files, journal, llc_config, llc_policies,
     llc_shared, llc_simulate, pager, planted, policies, preload, process_files, profile, program_file, redis, resctrl,
-    resctrl_emulator, seccomp_filter, shared_segment, store_url, streams, trace, track,
+    resctrl_emulator, seccomp_filter, serve_rules, shared_segment, store_url, streams, trace, track,
 };
 
 /// Code that is tried with any bytes.
@@ -49,7 +49,7 @@ const fn by_first_byte(variants: u8, of: Target) -> Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 27] = [
+pub const TARGETS: [Target; 28] = [
     target("arguments", arguments::run, 64, 600_000),
     target("attach_loop", attach_loop::run, 300, 10_000),
     target("calls", calls::run, 400, 8_000),
@@ -72,6 +72,7 @@ pub const TARGETS: [Target; 27] = [
     by_first_byte(resctrl::VARIANTS, target("resctrl", resctrl::run, 2000, 60_000)),
     target("resctrl_emulator", resctrl_emulator::run, 500, 8_000),
     target("seccomp_filter", seccomp_filter::run, 1000, 300_000),
+    target("serve_rules", serve_rules::run, 800, 30_000),
     target("shared_segment", shared_segment::run, 400, 3_000),
     target("store_url", store_url::run, 300, 200_000),
     target("streams", streams::run, 400, 30_000),

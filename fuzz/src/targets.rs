@@ -23,6 +23,7 @@ pub mod redis;
 pub mod resctrl;
 pub mod resctrl_emulator;
 pub mod seccomp_filter;
+pub mod serve_rules;
 pub mod shared_segment;
 pub mod store_url;
 pub mod streams;

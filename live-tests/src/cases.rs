@@ -74,6 +74,7 @@ pub mod run_processes;
 pub mod run_programs;
 pub mod runtime_directory;
 pub(crate) mod scripted_driver;
+pub mod serve;
 pub mod setting;
 pub mod shared_segments;
 pub mod silent_masu;

@@ -36,6 +36,7 @@ const FILES: &[&[LiveTest]] = &[
     cases::command_refusals::TESTS,
     cases::command_stat::TESTS,
     cases::command_redis::TESTS,
+    cases::serve::TESTS,
     cases::track::TESTS,
     cases::track_clients::TESTS,
     cases::track_other_users::TESTS,

@@ -39,7 +39,7 @@ pub trait Control {
         Vec::new()
     }
 
-    /// Whether [`Control::arrivals`] would return a program.
+    /// Whether [`Control::arrivals`] would return a program, or [`Control::keeps`] would leave one.
     fn has_arrivals(&self) -> bool {
         false
     }
@@ -47,6 +47,13 @@ pub trait Control {
     /// Whether more programs may arrive. Then the loop goes on, and waits, when all programs have ended.
     fn expects_arrivals(&self) -> bool {
         false
+    }
+
+    /// Whether the loop goes on with a program; asked at the start of a round. One that it leaves keeps its huge pages, and
+    /// is given to [`Control::remove`].
+    fn keeps(&mut self, target: &Target) -> bool {
+        let _ = target;
+        true
     }
 
     /// Receives a program that ended, at the start of a round: returns it to stay among the targets, or takes it,
@@ -181,7 +188,9 @@ impl Loop<'_> {
     /// Removes ended programs and adds arrivals. Returns the number of arrivals.
     fn exchange_programs(&mut self) -> usize {
         let control = &mut *self.control;
-        let stays = |target: Target| if target.phase == Phase::Ended { control.remove(target) } else { Some(target) };
+        let stays = |target: Target| {
+            if target.phase == Phase::Ended || !control.keeps(&target) { control.remove(target) } else { Some(target) }
+        };
         *self.targets = std::mem::take(self.targets).into_iter().filter_map(stays).collect();
         let arrived = self.control.arrivals();
         let count = arrived.len();

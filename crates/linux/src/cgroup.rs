@@ -119,6 +119,28 @@ pub fn path_of(files: &impl KernelFiles, pid: Pid) -> Result<Option<Untrusted>, 
     }
 }
 
+/// Groups of `pid` in all hierarchies, each as a path from the top of its own: `/web`. Bytes that are no text are kept
+/// (`text_of`). Empty when this host has no groups.
+///
+/// # Errors
+/// `Gone` if the process ended.
+pub fn paths_of(files: &impl KernelFiles, pid: Pid) -> Result<Vec<String>, Error> {
+    let file = pid.file("cgroup");
+    let text = match files.bytes(&file) {
+        Ok(text) => text,
+        Err(Errno::NOENT) if files.list(&pid.file("")).is_ok() => return Ok(Vec::new()), // a kernel without control groups
+        Err(errno) => return Err(Error::of_process("read", format_args!("/{file}"), errno)),
+    };
+    let mut paths: Vec<String> = Vec::new();
+    for path in lines(&text).filter_map(|line| line.splitn(3, |byte| *byte == b':').nth(2)) {
+        let path = text_of(path.to_vec());
+        if !paths.contains(&path) {
+            paths.push(path);
+        }
+    }
+    Ok(paths)
+}
+
 /// Directory of the group of `pid`, and the number of its processes that the kernel has killed for lack of memory.
 /// `None` where that is not counted, or the group is outside of our mounts.
 pub fn oom_kills(files: &impl KernelFiles, pid: Pid) -> Option<(String, u64)> {

@@ -3,6 +3,7 @@
 mod aging;
 mod llc;
 pub mod run;
+mod serve;
 mod set;
 
 use std::ffi::OsString;
@@ -18,6 +19,7 @@ use units::{Bytes, Fraction, NonZeroFraction};
 
 pub use aging::{AgingTask, Budget};
 pub use llc::{DomainBy, LlcPart, LlcRunTask, LlcTask, PlanTask, SharedTask, SimulateTask};
+pub use serve::ServeTask;
 pub use set::{SetTask, Word};
 
 /// Place each page of a Linux program: huge pages, far memory, page cache, cache partitions
@@ -38,6 +40,7 @@ Examples:
   masu pages $(pidof -s redis-server)   how often each page is touched
   masu attach PID --dry-run             the plan, and its price in memory
   masu attach PID --until-settled       promote, report, and end
+  masu serve                            serve all processes that rules name
   masu track                            serve cooperating programs (libmasu)
   masu run -- ./solver input            huge pages from the first touch
   masu run --local 4GiB -- ./solver     4 GiB in memory, the rest in a file
@@ -81,6 +84,7 @@ pub enum Task {
     Facts(FactsTask),
     Pages(PagesTask),
     Attach(AttachTask),
+    Serve(ServeTask),
     Track(TrackTask),
     Run(RunTask),
     Stat(StatTask),

@@ -8,6 +8,7 @@ pub mod facts;
 pub mod llc;
 pub mod pages;
 pub mod run;
+pub mod serve;
 pub mod set;
 pub mod stat;
 pub mod track;

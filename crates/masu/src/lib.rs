@@ -36,7 +36,7 @@ use linux::open_files;
 use linux::runtime_directory::DIRECTORY;
 
 use args::{Args, Task};
-use commands::{aging, attach, census, completions, facts, llc, pages, run, set, stat, track};
+use commands::{aging, attach, census, completions, facts, llc, pages, run, serve, set, stat, track};
 use failure::Failure;
 use launch::child::{Relay, check_open_files};
 use terminal::{log, print};
@@ -101,6 +101,7 @@ pub fn main() -> ExitCode {
         Task::Facts(task) => facts::run(task),
         Task::Pages(task) => pages::run(task),
         Task::Attach(task) => attach::run(task),
+        Task::Serve(task) => serve::run(task),
         Task::Track(task) => track::run(task),
         Task::Stat(task) => stat::run(task),
         Task::Census(task) => census::run(task),

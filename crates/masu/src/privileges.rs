@@ -24,6 +24,8 @@ const FACTS: Row = ("facts", Capabilities::of(&Capability::ALL));
 /// `clear_refs` is writable by its owner alone.
 const PAGES: Row = ("pages", Capabilities::of(&[DacOverride, SysPtrace, Perfmon, Bpf]));
 const ATTACH: Row = ("attach", Capabilities::of(&[DacOverride, SysPtrace, SysNice, Perfmon, Bpf]));
+/// It attaches, and finds the files of rules among those that processes run.
+const SERVE: Row = ("serve", ATTACH.1);
 /// Programs are notified by signals.
 const TRACK: Row = ("track", Capabilities::of(&[DacOverride, Kill, SysPtrace, SysNice, Perfmon, Bpf]));
 const STAT: Row = ("stat", Capabilities::of(&[DacReadSearch, SysPtrace, SysAdmin]));
@@ -69,6 +71,7 @@ pub fn of(task: &Task, has_scan: bool) -> Capabilities {
         Task::Facts(_) => (FACTS, false),
         Task::Pages(_) => (PAGES, true),
         Task::Attach(_) => (ATTACH, true),
+        Task::Serve(_) => (SERVE, true),
         Task::Track(_) => (TRACK, true),
         Task::Stat(_) => (STAT, true),
         Task::Set(task) => (of_set(task), true),
@@ -238,19 +241,27 @@ mod tests {
         assert!(!of_run(&run, Huge::Off, false, false).contains(SysAdmin));
     }
 
+    const UNITS: [(&str, Row); 2] = [
+        (include_str!("../../../integrations/systemd/masu.service"), SERVE),
+        (include_str!("../../../integrations/systemd/masu-aging.service"), AGING),
+    ];
+
     #[test]
-    fn the_service_is_not_started_again_while_another_masu_holds_the_lock() {
-        let unit = include_str!("../../../integrations/systemd/masu-aging.service");
-        assert!(unit.lines().any(|line| line == format!("RestartPreventExitStatus={}", crate::failure::HELD)));
+    fn a_service_is_not_started_again_while_another_masu_holds_the_lock() {
+        for (unit, (name, _)) in UNITS {
+            let line = format!("RestartPreventExitStatus={}", crate::failure::HELD);
+            assert!(unit.lines().any(|found| found == line), "{name}");
+        }
     }
 
     #[test]
-    fn the_service_may_do_what_the_command_keeps_and_restoring_needs() {
-        let unit = include_str!("../../../integrations/systemd/masu-aging.service");
-        let line = unit.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet=")).unwrap();
-        let granted: Vec<&str> = line.split(' ').collect();
-        assert_eq!(granted, names(AGING.1));
-        // Without CAP_SETPCAP the bounding set stays as the service gives it, which is the same.
-        assert!(names(RESTORING).iter().all(|name| granted.contains(name)));
+    fn a_service_may_do_what_the_command_keeps_and_restoring_needs() {
+        for (unit, (name, kept)) in UNITS {
+            let line = unit.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet=")).unwrap();
+            let granted: Vec<&str> = line.split(' ').collect();
+            assert_eq!(granted, names(kept), "{name}");
+            // Without CAP_SETPCAP the bounding set stays as the service gives it, which is the same.
+            assert!(names(RESTORING).iter().all(|name| granted.contains(name)), "{name}");
+        }
     }
 }

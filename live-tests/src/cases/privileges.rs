@@ -32,7 +32,7 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     a_program_has_the_capabilities_that_it_has_without_masu [Root, PageTableWalk, UserFaults, PagerLibrary, PreloadLibrary, Shell, MasuCommand];
     a_program_that_changes_its_user_is_started_and_signalled [Root, Shell, MasuCommand];
     a_delegated_groups_settings_are_changed_and_restored [Root, PageFrames, MemoryGroups, MasuCommand];
-    the_service_is_confined [SystemdAnalyze];
+    the_services_are_confined [SystemdAnalyze];
 };
 
 const LINES: [&str; 6] = ["CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:", "NoNewPrivs:"];
@@ -221,17 +221,19 @@ fn a_delegated_groups_settings_are_changed_and_restored(_: &Host) -> Outcome {
     Ok(())
 }
 
-/// systemd's assessment of the unit, without running it.
-fn the_service_is_confined(_: &Host) -> Outcome {
+/// systemd's assessment of the units, without running them.
+fn the_services_are_confined(_: &Host) -> Outcome {
     const MOST: f64 = 4.0;
     let analyze = programs::installed("systemd-analyze").ok_or("no systemd-analyze")?;
-    let source = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../integrations/systemd/masu-aging.service");
+    let units = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../integrations/systemd");
     let folder = super::run::Folder::make("unit")?;
-    let unit = folder.0.join("masu-aging.service");
-    fs::write(&unit, fs::read_to_string(source)?.replace("@PREFIX@", "/usr"))?;
-    let told = said(Command::new(analyze).args(["security", "--no-pager", "--offline=true"]).arg(&unit))?;
-    let line = told.out.lines().find(|line| line.contains("Overall exposure level")).ok_or(told.err.clone())?;
-    let level = line.split_whitespace().find_map(|word| word.parse::<f64>().ok()).ok_or("no level")?;
-    assert!(level <= MOST, "{line}");
+    for name in ["masu.service", "masu-aging.service"] {
+        let unit = folder.0.join(name);
+        fs::write(&unit, fs::read_to_string(units.join(name))?.replace("@PREFIX@", "/usr"))?;
+        let told = said(Command::new(&analyze).args(["security", "--no-pager", "--offline=true"]).arg(&unit))?;
+        let line = told.out.lines().find(|line| line.contains("Overall exposure level")).ok_or(told.err.clone())?;
+        let level = line.split_whitespace().find_map(|word| word.parse::<f64>().ok()).ok_or("no level")?;
+        assert!(level <= MOST, "{name}: {line}");
+    }
     Ok(())
 }

@@ -9,7 +9,7 @@ use super::source::{Source, inside_brackets, line_of, words};
 use crate::command::{cargo, output};
 
 /// Layers, each before its users. Crates of one layer do not use each other.
-const LAYERS: &str = "units contract farmem-engine <- linux <- access resctrl-emulator <- hugepages farmem aging llc <- sim <- masu <- bench fuzz live-tests xtask";
+const LAYERS: &str = "units contract farmem-engine <- linux <- access resctrl-emulator <- hugepages farmem aging llc <- serve sim <- masu <- bench fuzz live-tests xtask";
 
 /// A crate of the workspace.
 #[derive(Debug)]
@@ -85,7 +85,8 @@ pub fn in_source(source: &Source) -> Vec<Violation> {
 }
 
 /// Commands that run the attach loop.
-const ATTACH_COMMANDS: [&str; 2] = ["crates/masu/src/commands/attach", "crates/masu/src/commands/run"];
+const ATTACH_COMMANDS: [&str; 3] =
+    ["crates/masu/src/commands/attach", "crates/masu/src/commands/run", "crates/masu/src/commands/serve"];
 
 /// Imports of `hugepages::attach::Control` for something else than the attach loop: the clock of all commands is in
 /// `crates/masu/src/terminal`.

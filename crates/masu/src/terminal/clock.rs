@@ -16,8 +16,17 @@ pub struct Stop(Arc<AtomicBool>);
 
 impl Stop {
     pub fn on_signals() -> std::io::Result<Stop> {
+        Stop::on(&[signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP])
+    }
+
+    /// Without SIGHUP, which means to a service that its configuration has changed.
+    pub fn on_signals_but_hangup() -> std::io::Result<Stop> {
+        Stop::on(&[signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM])
+    }
+
+    fn on(signals: &[i32]) -> std::io::Result<Stop> {
         let flag = Arc::new(AtomicBool::new(false));
-        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
+        for &signal in signals {
             signal_hook::flag::register_conditional_shutdown(signal, 2, Arc::clone(&flag))?;
             signal_hook::flag::register(signal, Arc::clone(&flag))?;
         }

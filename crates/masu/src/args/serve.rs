@@ -1,0 +1,55 @@
+//! Arguments of `masu serve`.
+
+use std::path::PathBuf;
+
+use clap::Args as ClapArgs;
+
+/// Serve all processes that rules name, from their start to their end
+///
+/// Use it as a service, for programs that come and go: rules name processes by unit, control group, file, user and
+/// command, and their huge pages. A process is under its rule within a second of its start. A process without a rule
+/// is never touched.
+///
+/// SIGHUP reads the rules again, and changes only what changed; rules with an error leave those in force. Ctrl-C and
+/// SIGTERM end it. The programs go on, and keep their huge pages.
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "\
+Rules, in the order in which they are asked; the first that matches holds:
+  [[rule]]
+  name   = \"redis\"
+  select = { unit = \"redis*.service\" }
+  huge   = { mode = \"hot\", max-extra-rss = \"1%\" }
+
+  [[rule]]
+  name   = \"rest\"
+  select = { cgroup = \"system.slice\" }
+  huge   = { mode = \"leave\" }
+
+  select: unit, cgroup, executable, user, command; a process must match all that are given. unit,
+  cgroup and command are patterns: * and ? stand for parts of a name, ** for any number of names.
+  cgroup matches the groups below, too. command never stands alone: any process may take any name.
+  huge: mode = \"hot\" promotes hot windows and splits idle ones, as `masu attach` does, with
+  max-extra-rss and hot-fraction as there; mode = \"leave\" changes nothing.
+
+Examples:
+  masu serve --check                    are the rules right? status 0, or 2 with the line of the fault
+  masu serve --dry-run                  the running processes, and the rule for each
+  masu serve                            until Ctrl-C
+  systemctl enable --now masu           as a service")]
+pub struct ServeTask {
+    /// Rules; files in the folder of this name with the ending .d are read behind it
+    #[arg(long, value_name = "FILE", default_value = "/etc/masu/masu.toml")]
+    pub config: PathBuf,
+
+    /// Read the rules, say whether they are right, and end
+    #[arg(long, conflicts_with = "dry_run")]
+    pub check: bool,
+
+    /// Print the running processes with a rule, and end
+    #[arg(long)]
+    pub dry_run: bool,
+
+    /// Print one JSON object per line
+    #[arg(long)]
+    pub json: bool,
+}

@@ -1,0 +1,168 @@
+//! `masu serve`.
+
+mod events;
+mod huge;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use linux::{KernelFiles, Pid, open_files, status};
+use serde_json::json;
+use serve::config::{BadConfig, Config, Huge};
+use serve::members::Members;
+
+use crate::args::ServeTask;
+use crate::failure::Failure;
+use crate::only_one::{Sole, only_one};
+use crate::open::{Observers, can_promote};
+use crate::prohibition::{self, Inherited};
+use crate::terminal::clock::Stop;
+use crate::terminal::print;
+use crate::{Done, HOST};
+
+const SOLE: Sole = Sole {
+    file: "serve.lock",
+    cannot: "serve",
+    command: "masu serve",
+    remedy: "One service per host: add your rules to its configuration, and reload it (SIGHUP).",
+};
+
+pub fn run(task: &ServeTask) -> Result<Done, Failure> {
+    let folder = folder_of(&task.config);
+    let config = Config::read(&task.config, &folder).map_err(|error| refused(&error))?;
+    for (late, early) in config.shadowed() {
+        print::note(format_args!(
+            "{}, line {}: rule {} never holds: rule {} before it selects the same processes",
+            late.place.file.display(),
+            late.place.line,
+            late.name,
+            early.name
+        ));
+    }
+    if task.check {
+        return check(&config, task);
+    }
+    if task.dry_run {
+        return foresee(config, task);
+    }
+    // Before the first change: a SIGHUP meanwhile must not end masu.
+    let reload = Reload::on_signal()?;
+    let stop = Stop::on_signals_but_hangup()?;
+    // For masu's own probe and preallocated pages.
+    if let Inherited::Stays(why) = prohibition::lift_own() {
+        print::note(format_args!("{why}"));
+    }
+    open_files::raise();
+    let _lock = only_one(&SOLE)?;
+    can_promote(&linux::probe::collapse(&*HOST))?;
+    let observers = Observers::find(None)?;
+    if config.rules.is_empty() {
+        print::note(format_args!("{} has no rule: nothing is served", task.config.display()));
+    }
+    let source = Source { file: task.config.clone(), folder, reload };
+    Ok(huge::serve(Members::new(config), source, &observers, stop, task.json))
+}
+
+/// Position of the rules, and the request to read them again.
+struct Source {
+    file: PathBuf,
+    folder: PathBuf,
+    reload: Reload,
+}
+
+impl Source {
+    /// The rules anew, once for each request.
+    fn reloaded(&self) -> Option<Result<Config, BadConfig>> {
+        self.reload.0.swap(false, Relaxed).then(|| Config::read(&self.file, &self.folder))
+    }
+}
+
+/// Flag set by SIGHUP.
+struct Reload(Arc<AtomicBool>);
+
+impl Reload {
+    fn on_signal() -> std::io::Result<Reload> {
+        let flag = Arc::new(AtomicBool::new(false));
+        signal_hook::flag::register(signal_hook::consts::SIGHUP, Arc::clone(&flag))?;
+        Ok(Reload(flag))
+    }
+}
+
+/// `masu.d` beside `masu.toml`.
+fn folder_of(file: &Path) -> PathBuf {
+    file.with_extension("d")
+}
+
+fn refused(error: &BadConfig) -> Failure {
+    let failure = Failure::new(format!("cannot serve: {error}"));
+    match error {
+        BadConfig::Unread { .. } => {
+            failure.remedy("Name the file of your rules by --config; `masu serve --help` has some.")
+        }
+        BadConfig::Wrong { .. } => {
+            failure.remedy("`masu serve --help` has the keys; `masu serve --check` says when it is right.")
+        }
+    }
+}
+
+fn check(config: &Config, task: &ServeTask) -> Result<Done, Failure> {
+    let mut out = print::out();
+    let number = config.rules.len();
+    if task.json {
+        writeln!(out, "{}", json!({ "rules": number }))?;
+    } else {
+        writeln!(out, "{}: {number} {}, no fault", task.config.display(), if number == 1 { "rule" } else { "rules" })?;
+    }
+    Ok(Done::Whole)
+}
+
+/// Prints the processes for which a rule holds now.
+fn foresee(config: Config, task: &ServeTask) -> Result<Done, Failure> {
+    let mut members = Members::new(config);
+    let found = members.look(&*HOST).map_err(|error| Failure::new(&error))?;
+    let mut out = print::out();
+    if !task.json {
+        writeln!(out, "{:>8}  {:<16}  {:<16}  huge pages", "process", "command", "rule")?;
+    }
+    let mut number = 0;
+    for change in found {
+        let Some(huge) = change.now.huge else { continue };
+        let Some(name) = name_of(&*HOST, change.pid) else { continue };
+        number += 1;
+        let what = in_words(&huge.settings);
+        if task.json {
+            let line = json!({ "pid": change.pid, "name": name.text(), "rule": huge.rule, "huge": what });
+            writeln!(out, "{line}")?;
+        } else {
+            writeln!(out, "{:>8}  {:<16}  {:<16}  {what}", change.pid, name.to_string(), huge.rule)?;
+        }
+    }
+    if number == 0 && !task.json {
+        writeln!(out, "no running process has a rule")?;
+    }
+    Ok(Done::Whole)
+}
+
+fn name_of(files: &impl KernelFiles, pid: Pid) -> Option<linux::Untrusted> {
+    status::status(files, pid).ok().map(|status| status.name)
+}
+
+/// Settings of a rule, for people.
+fn in_words(huge: &Huge) -> String {
+    match huge {
+        Huge::Hot(hot) => format!("hot, memory grows by {} at most", hot.max_extra_rss),
+        Huge::Leave => "left as they are".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_folder_stands_beside_the_file() {
+        assert_eq!(folder_of(Path::new("/etc/masu/masu.toml")), Path::new("/etc/masu/masu.d"));
+    }
+}

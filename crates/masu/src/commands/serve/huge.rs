@@ -1,0 +1,307 @@
+//! Huge pages of the members: the loop of `masu attach`, with programs that come and go.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use access::Backend;
+use hugepages::attach::{Control, Doing, ROUND_MIN, Settings, Until, attach};
+use hugepages::target::{Phase, Target};
+use hugepages::{policy, rate_limiter};
+use linux::process_lock::ProcessLock;
+use linux::{Pid, status};
+use sd_notify::NotifyState;
+use serde_json::{Value, json};
+use serve::config::{Hot, Huge};
+use serve::members::Members;
+use serve::rules::InForce;
+use units::{Bytes, Fraction};
+
+use super::events::Events;
+use super::{Source, in_words, name_of};
+use crate::commands::attach::open;
+use crate::failure::Failure;
+use crate::open::{Observers, Purpose, admit, hold_silently};
+use crate::priority::Priority;
+use crate::terminal::clock::Stop;
+use crate::{Done, HOST};
+
+/// Time between two looks for processes.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Longest time between two checks of the flags.
+const SLICE: Duration = Duration::from_millis(100);
+/// Smallest memory of a served program: below that it has too few windows.
+const WORTH_IT: Bytes = Bytes::mib(8);
+/// Most programs that are served at a time: each costs descriptors, and scans.
+const SERVED_MOST: usize = 2000;
+/// Time between two looks at the size of a small member.
+const GROWN_EVERY: Duration = Duration::from_secs(2);
+/// Time between two tries of a member that could not be served.
+const AGAIN_AFTER: Duration = Duration::from_secs(60);
+
+/// Serves until it is stopped.
+pub fn serve(members: Members, source: Source, observers: &Observers, stop: Stop, json: bool) -> Done {
+    let settings =
+        Settings { rate: rate_limiter::MEASURED, until: Until::Stopped, dry_run: false, round_min: ROUND_MIN };
+    let mut events = Events::new(json);
+    let rules = members.config().rules.len();
+    let text = format!("serving by {rules} rules, observing by {}", observers.backend);
+    events.say("serving", &text, json!({ "rules": rules, "backend": observers.backend }));
+    let mut host = Host {
+        start: Instant::now(),
+        stop,
+        members,
+        source,
+        observers,
+        events,
+        waiting: BTreeMap::new(),
+        served: BTreeMap::new(),
+        arrived: Vec::new(),
+        released: Vec::new(),
+        looked: None,
+        priority: Priority::default(),
+    };
+    tell_manager(NotifyState::Ready);
+    let mut targets = Vec::new();
+    attach(&mut targets, settings, &mut host);
+    targets.append(&mut host.arrived);
+    targets.into_iter().for_each(|target| host.leaves(&target));
+    host.events.done()
+}
+
+/// Tells systemd, if it started this process.
+fn tell_manager(state: NotifyState<'_>) {
+    // Nobody listens: the manager decides what a lost message means.
+    let _ = sd_notify::notify(false, &[state]);
+}
+
+/// A member that is not served yet.
+struct Waiting {
+    rule: InForce<Huge>,
+    hot: Hot,
+    /// Time of the next try.
+    due: Duration,
+    /// The reason was said.
+    is_refused: bool,
+}
+
+/// A member that is served.
+struct Served {
+    rule: InForce<Huge>,
+    /// Nothing has changed for some rounds.
+    is_settled: bool,
+    _held: ProcessLock,
+}
+
+/// The loop's callbacks.
+struct Host<'a> {
+    start: Instant,
+    stop: Stop,
+    members: Members,
+    source: Source,
+    observers: &'a Observers,
+    events: Events,
+    waiting: BTreeMap<Pid, Waiting>,
+    served: BTreeMap<Pid, Served>,
+    arrived: Vec<Target>,
+    /// Processes whose rule no longer asks for hot windows, or asks for other settings.
+    released: Vec<Pid>,
+    looked: Option<Instant>,
+    priority: Priority,
+}
+
+impl Host<'_> {
+    /// Looks for processes that came, left or changed, if it is time.
+    fn look(&mut self) {
+        self.reload();
+        if self.looked.is_some_and(|looked| looked.elapsed() < LOOK_EVERY) {
+            return;
+        }
+        self.looked = Some(Instant::now());
+        tell_manager(NotifyState::Watchdog);
+        match self.members.look(&*HOST) {
+            Ok(changes) => changes.into_iter().for_each(|change| self.change(change.pid, change.now.huge)),
+            Err(error) => tracing::warn!(%error, "processes cannot be listed"),
+        }
+        let now = self.start.elapsed();
+        let due: Vec<Pid> =
+            self.waiting.iter().filter(|(_, waiting)| waiting.due <= now).map(|(pid, _)| *pid).collect();
+        due.into_iter().for_each(|pid| self.try_in(pid));
+    }
+
+    /// Reads the rules again, if asked to.
+    fn reload(&mut self) {
+        match self.source.reloaded() {
+            None => {}
+            Some(Ok(config)) => {
+                let rules = config.rules.len();
+                self.members.reload(config);
+                self.looked = None;
+                self.events.say("reloaded", &format!("read again: {rules} rules"), json!({ "rules": rules }));
+            }
+            Some(Err(error)) => {
+                let text = format!("the rules in force stay: {error}");
+                self.events.say("not-reloaded", &text, json!({ "reason": error.to_string() }));
+            }
+        }
+    }
+
+    fn change(&mut self, pid: Pid, now: Option<InForce<Huge>>) {
+        self.waiting.remove(&pid);
+        if self.served.contains_key(&pid) && !self.released.contains(&pid) {
+            self.released.push(pid);
+        }
+        if let Some(rule @ InForce { settings: Huge::Hot(hot), .. }) = now {
+            self.waiting.insert(pid, Waiting { rule, hot, due: Duration::ZERO, is_refused: false });
+        }
+    }
+
+    /// Takes in a member that is large enough, and not served any more by an old rule.
+    fn try_in(&mut self, pid: Pid) {
+        let now = self.start.elapsed();
+        let Some(waiting) = self.waiting.get_mut(&pid) else { return };
+        waiting.due = now + GROWN_EVERY;
+        let is_large = |status: status::Status| status.rss >= WORTH_IT || status.first_thread_ended();
+        if self.served.contains_key(&pid) || !status::status(&*HOST, pid).is_ok_and(is_large) {
+            return;
+        }
+        let (hot, rule) = (waiting.hot, waiting.rule.clone());
+        match self.take_in(pid, hot) {
+            Ok((target, held)) => {
+                self.waiting.remove(&pid);
+                let text = format!("rule {}: {}", rule.rule, in_words(&rule.settings));
+                self.events.say_of("admitted", pid, &target.name, &text, json!({ "rule": rule.rule }));
+                self.served.insert(pid, Served { rule, is_settled: false, _held: held });
+                self.arrived.push(target);
+            }
+            Err(failure) => self.refuse(pid, &rule.rule, &failure),
+        }
+    }
+
+    fn take_in(&self, pid: Pid, hot: Hot) -> Result<(Target, ProcessLock), Failure> {
+        if self.observers.backend == Backend::DamonVaddr && !self.served.is_empty() {
+            return Err(Failure::new("not served: DAMON watches one process at a time"));
+        }
+        if self.served.len() >= SERVED_MOST {
+            return Err(Failure::new(format!("not served: {SERVED_MOST} programs are")));
+        }
+        let status = admit(pid, Purpose::Attach)?;
+        let held = hold_silently(pid, Purpose::Attach)?;
+        let policy = policy::Settings {
+            max_extra_rss: hot.max_extra_rss,
+            hot_fraction: hot.hot_fraction,
+            settle_noise: Fraction::clamped(0.005),
+            ..policy::PAPER
+        };
+        let (target, _) = open(self.observers, pid, status.name, policy)?;
+        Ok((target, held))
+    }
+
+    /// Says once why a member is not served; a later try may succeed.
+    fn refuse(&mut self, pid: Pid, rule: &str, failure: &Failure) {
+        let now = self.start.elapsed();
+        let Some(waiting) = self.waiting.get_mut(&pid) else { return };
+        waiting.due = now + AGAIN_AFTER;
+        let is_first = !std::mem::replace(&mut waiting.is_refused, true);
+        // Without a name it has ended.
+        if let (true, Some(name)) = (is_first, name_of(&*HOST, pid)) {
+            let text = format!("rule {rule}: {}", failure.line());
+            self.events.say_of("refused", pid, &name, &text, json!({ "rule": rule, "reason": failure.line() }));
+        }
+    }
+
+    /// Says once that a program has settled, with its totals.
+    fn note_settled(&mut self, target: &Target) {
+        let Some(served) = self.served.get_mut(&target.pid) else { return };
+        let is_settled = target.phase == Phase::Settled;
+        if std::mem::replace(&mut served.is_settled, is_settled) || !is_settled {
+            return;
+        }
+        let (rule, totals) = (&served.rule.rule, totals_in_words(target));
+        let fields = totals_json(target, rule);
+        self.events.say_of("settled", target.pid, &target.name, &format!("has settled; {totals}"), fields);
+    }
+
+    fn leaves(&mut self, target: &Target) {
+        let rule = self.served.remove(&target.pid).map(|served| served.rule.rule).unwrap_or_default();
+        let why = match (&target.failure, target.phase) {
+            (Some(error), _) => format!("cannot be served any more: {error}"),
+            (None, Phase::Ended) => "has ended".to_owned(),
+            (None, _) => "is left as it is".to_owned(),
+        };
+        let text = format!("{why}; {}", totals_in_words(target));
+        let mut fields = totals_json(target, &rule);
+        fields["reason"] = json!(why);
+        self.events.say_of("left", target.pid, &target.name, &text, fields);
+    }
+}
+
+fn totals_in_words(target: &Target) -> String {
+    let totals = &target.totals;
+    let extra = target.extra_rss();
+    format!("promoted {}, split {}, refused {}; extra memory {extra}", totals.promoted, totals.demoted, totals.refused)
+}
+
+fn totals_json(target: &Target, rule: &str) -> Value {
+    let totals = &target.totals;
+    json!({
+        "rule": rule, "windows_promoted": totals.promoted, "windows_demoted": totals.demoted,
+        "promotions_refused": totals.refused, "extra_rss_bytes": target.extra_rss(),
+    })
+}
+
+impl Control for Host<'_> {
+    fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    fn wait(&mut self, time: Duration) {
+        let end = Instant::now() + time;
+        loop {
+            self.look();
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() || self.stop() || self.has_arrivals() {
+                return;
+            }
+            std::thread::sleep(left.min(SLICE));
+        }
+    }
+
+    fn stop(&self) -> bool {
+        self.stop.is_set()
+    }
+
+    fn cpu_time(&self) -> Duration {
+        linux::cpu_time::of_process()
+    }
+
+    fn arrivals(&mut self) -> Vec<Target> {
+        self.look();
+        std::mem::take(&mut self.arrived)
+    }
+
+    fn has_arrivals(&self) -> bool {
+        !self.arrived.is_empty() || !self.released.is_empty()
+    }
+
+    fn expects_arrivals(&self) -> bool {
+        !self.stop()
+    }
+
+    fn keeps(&mut self, target: &Target) -> bool {
+        !self.released.contains(&target.pid)
+    }
+
+    fn remove(&mut self, target: Target) -> Option<Target> {
+        self.released.retain(|pid| *pid != target.pid);
+        self.leaves(&target);
+        None
+    }
+
+    fn set_urgent(&mut self, urgent: bool) {
+        self.priority.set(urgent);
+    }
+
+    fn progress(&mut self, _: Doing, targets: &[Target]) {
+        targets.iter().for_each(|target| self.note_settled(target));
+    }
+}

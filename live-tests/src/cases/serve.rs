@@ -1,0 +1,251 @@
+//! `masu serve`: programs that come and go are under their rules, and nothing else is touched.
+
+use std::fs::File;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use super::command::{masu, said};
+use super::programs::{Running, TIME_LIMIT};
+use super::run::{Folder, Result};
+use super::run_hard::compile;
+use super::{Outcome, no_automatic_huge_pages};
+use crate::host::{Host, LiveTest, tests};
+
+/// Tests of this file, and their requirements.
+pub(crate) const TESTS: &[LiveTest] = tests! {
+    serve requires [Root, MasuCommand, PageTableWalk, RemoteCollapse, HugePageModes, CCompiler];
+    a_program_is_under_its_rule_from_its_start_and_others_are_not_touched;
+    a_reload_changes_only_what_changed_and_a_fault_changes_nothing;
+    a_killed_service_starts_again;
+    rules_are_checked_and_foreseen_without_a_change;
+};
+
+/// Uses 32 MiB for the seconds of its last argument, or until 24 MiB of them are huge; with another argument, only once.
+/// Prints the huge KiB.
+const HOT: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+static long huge_kib(void) {
+    char line[256]; long kib = -1;
+    FILE *f = fopen("/proc/self/smaps_rollup", "r");
+    while (fgets(line, sizeof line, f)) sscanf(line, "AnonHugePages: %ld", &kib);
+    fclose(f);
+    return kib;
+}
+int main(int c, char **v) {
+    size_t n = 32 << 20;
+    volatile char *p = mmap(0, n + (2 << 20), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    p = (char *)(((size_t)p + (2 << 20) - 1) & ~((2ul << 20) - 1));
+    for (size_t i = 0; i < n; i += 4096) p[i] = 1;
+    if (c > 2) return sleep(atoi(v[2]));
+    time_t end = time(NULL) + atoi(v[c - 1]);
+    while (time(NULL) < end && huge_kib() < 24 << 10)
+        for (int k = 0; k < 100; k++) for (size_t i = 0; i < n; i += 4096) p[i]++;
+    printf("%ld\n", huge_kib());
+    return 0;
+}
+"#;
+
+/// A service with a configuration of its own.
+struct Service {
+    folder: Folder,
+    running: Running,
+}
+
+impl Service {
+    fn start(name: &str, rules: &str) -> Result<Service> {
+        let folder = Folder::make(name)?;
+        std::fs::write(folder.0.join("masu.toml"), rules)?;
+        let running = Service::begin(&folder.0)?;
+        let service = Service { folder, running };
+        service.waits_for("serving", 0)?;
+        Ok(service)
+    }
+
+    fn begin(folder: &Path) -> Result<Running> {
+        let mut command = masu()?;
+        command.args(["serve", "--json", "--config"]).arg(folder.join("masu.toml"));
+        let out = File::options().create(true).append(true).open(folder.join("lines"))?;
+        Ok(Running(command.stdin(Stdio::null()).stdout(out).stderr(Stdio::piped()).spawn()?))
+    }
+
+    fn lines(&self) -> Result<Vec<Value>> {
+        let text = std::fs::read_to_string(self.folder.0.join("lines"))?;
+        // The last line may be half written.
+        Ok(text.split_inclusive('\n').filter_map(|line| serde_json::from_str(line).ok()).collect())
+    }
+
+    /// Number of events of this kind so far.
+    fn count(&self, event: &str) -> Result<usize> {
+        Ok(self.lines()?.iter().filter(|line| line["event"] == event).count())
+    }
+
+    /// The event of this kind after `before` others.
+    fn waits_for(&self, event: &str, before: usize) -> Result<Value> {
+        let deadline = Instant::now() + TIME_LIMIT;
+        loop {
+            let lines = self.lines()?;
+            if let Some(found) = lines.iter().filter(|line| line["event"] == event).nth(before) {
+                return Ok(found.clone());
+            }
+            if Instant::now() > deadline {
+                return Err(format!("no {event}: {lines:?}").into());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn ends(self) -> Result<()> {
+        self.running.signal(Signal::TERM)?;
+        let ended = self.running.said()?;
+        assert_eq!((ended.code(), ended.err.as_str()), (0, ""));
+        Ok(())
+    }
+}
+
+fn rule(name: &str, select: &str, huge: &str) -> String {
+    format!("[[rule]]\nname = \"{name}\"\nselect = {{ {select} }}\nhuge = {{ {huge} }}\n")
+}
+
+const IS_HOT: &str = r#"mode = "hot""#;
+
+fn executable(path: &str) -> String {
+    format!("executable = \"{path}\"")
+}
+
+fn huge_kib(program: Running) -> Result<u64> {
+    let ended = program.said()?;
+    assert_eq!(ended.code(), 0, "{ended:?}");
+    Ok(ended.out.trim().parse()?)
+}
+
+fn a_program_is_under_its_rule_from_its_start_and_others_are_not_touched(_: &Host) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let programs = Folder::make("serve-programs")?;
+    let [ruled, other, left] = ["ruled", "other", "left"].map(|name| compile(&programs, "cc", name, HOT, &[]));
+    let [ruled, other, left] = [ruled?, other?, left?];
+    // A rule for everything behind: the first that matches holds.
+    let rules = rule("left", &executable(&left), r#"mode = "leave""#)
+        + &rule("ruled", &executable(&ruled), IS_HOT)
+        + &rule("nobody", r#"user = "4001", command = "**""#, IS_HOT);
+    let service = Service::start("serve-rules", &rules)?;
+    let running = [&ruled, &other, &left].map(|program| Running::start(Command::new(program).arg("60")));
+    let [ruled, other, left] = running;
+    let (ruled, other, left) = (ruled?, other?, left?);
+    let admitted = service.waits_for("admitted", 0)?;
+    assert_eq!(
+        (admitted["pid"].as_i64(), &admitted["rule"]),
+        (Some(ruled.pid().into()), &"ruled".into()),
+        "{admitted}"
+    );
+    assert!(huge_kib(ruled)? >= 24 << 10);
+    let gone = service.waits_for("left", 0)?;
+    assert!(gone["windows_promoted"].as_u64() >= Some(12) && gone["reason"] == "has ended", "{gone}");
+    for untouched in [other, left] {
+        let smaps = std::fs::read_to_string(format!("/proc/{}/smaps_rollup", untouched.pid()))?;
+        let line = smaps.lines().find(|line| line.starts_with("AnonHugePages:")).ok_or("no line")?;
+        assert_eq!(line.split_whitespace().nth(1), Some("0"), "{line}");
+    }
+    assert_eq!((service.count("admitted")?, service.count("refused")?), (1, 0), "{:?}", service.lines()?);
+    service.ends()
+}
+
+fn a_reload_changes_only_what_changed_and_a_fault_changes_nothing(_: &Host) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let programs = Folder::make("serve-reload-programs")?;
+    let [first, second] = ["first", "second"].map(|name| compile(&programs, "cc", name, HOT, &[]));
+    let [first, second] = [first?, second?];
+    let (of_first, of_second) =
+        (rule("first", &executable(&first), IS_HOT), rule("second", &executable(&second), IS_HOT));
+    let service = Service::start("serve-reload", &of_first)?;
+    let file = service.folder.0.join("masu.toml");
+    let first = Running::start(Command::new(first).args(["once", "300"]))?;
+    let second = Running::start(Command::new(second).arg("300"))?;
+    assert_eq!(service.waits_for("admitted", 0)?["pid"].as_i64(), Some(first.pid().into()));
+
+    std::fs::write(&file, of_first.clone() + &of_second.replace("hot", "warm"))?;
+    service.running.signal(Signal::HUP)?;
+    let fault = service.waits_for("not-reloaded", 0)?;
+    assert!(
+        fault["reason"].as_str().is_some_and(|why| why.contains("masu.toml, line 8: unknown variant `warm`")),
+        "{fault}"
+    );
+
+    std::fs::write(&file, of_second + &of_first)?;
+    service.running.signal(Signal::HUP)?;
+    service.waits_for("reloaded", 0)?;
+    assert_eq!(service.waits_for("admitted", 1)?["pid"].as_i64(), Some(second.pid().into()));
+    assert!(huge_kib(second)? >= 24 << 10);
+    assert_eq!(service.waits_for("left", 0)?["reason"], "has ended");
+
+    std::fs::write(&file, "")?;
+    service.running.signal(Signal::HUP)?;
+    let left = service.waits_for("left", 1)?;
+    assert_eq!(
+        (left["pid"].as_i64(), &left["reason"]),
+        (Some(first.pid().into()), &"is left as it is".into()),
+        "{left}"
+    );
+    drop(first);
+    service.ends()
+}
+
+/// It leaves a lock of a process that has ended, and nothing else.
+fn a_killed_service_starts_again(_: &Host) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let programs = Folder::make("serve-killed-programs")?;
+    let program = compile(&programs, "cc", "killed", HOT, &[])?;
+    let mut service = Service::start("serve-killed", &rule("hot", &executable(&program), IS_HOT))?;
+    let second = said(&["serve", "--config", &service.folder.0.join("masu.toml").display().to_string()])?;
+    assert_eq!(second.code(), 3, "{second:?}");
+    assert!(second.err.contains("another masu serve is at work"), "{second:?}");
+    let running = Running::start(Command::new(&program).arg("60"))?;
+    service.waits_for("admitted", 0)?;
+    service.running.signal(Signal::KILL)?;
+    service.running = Service::begin(&service.folder.0)?;
+    service.waits_for("admitted", 1)?;
+    assert!(huge_kib(running)? >= 24 << 10);
+    service.ends()
+}
+
+fn rules_are_checked_and_foreseen_without_a_change(_: &Host) -> Outcome {
+    let folder = Folder::make("serve-check")?;
+    let file = folder.0.join("masu.toml");
+    let name = file.display().to_string();
+    let program = compile(&folder, "cc", "seen", HOT, &[])?;
+    std::fs::write(&file, rule("seen", &executable(&program), IS_HOT))?;
+    std::fs::create_dir(folder.0.join("masu.d"))?;
+    std::fs::write(folder.0.join("masu.d/more.toml"), rule("twin", &executable(&program), IS_HOT))?;
+    let checked = said(&["serve", "--check", "--config", &name])?;
+    assert_eq!((checked.code(), checked.out.as_str()), (0, format!("{name}: 2 rules, no fault\n").as_str()));
+    assert!(checked.err.contains("more.toml, line 2: rule twin never holds: rule seen"), "{checked:?}");
+
+    let running = Running::start(Command::new(&program).arg("60"))?;
+    let deadline = Instant::now() + TIME_LIMIT;
+    let seen = loop {
+        let foreseen = said(&["serve", "--dry-run", "--json", "--config", &name])?;
+        assert_eq!(foreseen.code(), 0, "{foreseen:?}");
+        // Before its exec it is a copy of this process.
+        let lines = foreseen.out.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let own = lines.into_iter().find(|line| line["pid"].as_i64() == Some(running.pid().into()));
+        match own {
+            Some(line) => break line,
+            None if Instant::now() > deadline => return Err(format!("not foreseen: {foreseen:?}").into()),
+            None => {}
+        }
+    };
+    assert_eq!((&seen["rule"], &seen["name"]), (&"seen".into(), &"seen".into()), "{seen}");
+
+    std::fs::write(&file, "[[rule]]\nname = \"a\"\nselect = { unt = \"a\" }\n")?;
+    let wrong = said(&["serve", "--check", "--config", &name])?;
+    assert_eq!(wrong.code(), 2, "{wrong:?}");
+    assert!(wrong.first_line().contains("line 3: unknown field `unt`") && wrong.err.contains("did you mean `unit`?"));
+    Ok(())
+}
