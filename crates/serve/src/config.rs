@@ -29,6 +29,10 @@ use units::{Bytes, Fraction, NonZeroFraction};
 const FILE_MOST: Bytes = Bytes::mib(1);
 /// Most rules: each is compared with each new process.
 const RULES_MOST: usize = 1000;
+/// Most `*` in one name of a pattern.
+const STARS_MOST: usize = 2;
+/// Longest message of the parser; it may quote a key of any length.
+const MESSAGE_MOST: usize = 300;
 /// Longest name of a rule: it is a label of messages.
 const NAME_MOST: usize = 48;
 
@@ -138,7 +142,9 @@ impl Config {
                 for entry in entries {
                     names.push(entry.map_err(|error| unread(folder, &error))?.path());
                 }
-                names.retain(|name| name.extension().is_some_and(|ends| ends == "toml"));
+                let is_hidden =
+                    |name: &Path| name.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+                names.retain(|name| name.extension().is_some_and(|ends| ends == "toml") && !is_hidden(name));
                 names.sort();
                 files.extend(names);
             }
@@ -209,14 +215,14 @@ impl fmt::Display for Select {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "tables [[rule]]")]
 struct RawConfig {
     #[serde(default)]
     rule: Vec<RawRule>,
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table [[rule]] with name, select and huge")]
 struct RawRule {
     name: Spanned<String>,
     select: Spanned<RawSelect>,
@@ -224,17 +230,24 @@ struct RawRule {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table { unit, cgroup, executable, user, command }")]
 struct RawSelect {
     unit: Option<Spanned<String>>,
     cgroup: Option<Spanned<String>>,
     executable: Option<Spanned<String>>,
-    user: Option<Spanned<String>>,
+    user: Option<Spanned<RawUser>>,
     command: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+#[serde(untagged, expecting = "a user's name or number")]
+enum RawUser {
+    Id(u32),
+    Name(String),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", expecting = "a table { mode, max-extra-rss, hot-fraction }")]
 struct RawHuge {
     mode: Mode,
     max_extra_rss: Option<Spanned<String>>,
@@ -286,10 +299,19 @@ impl Source<'_> {
         let raw = raw.into_inner();
         let pattern = |key: &str, value: Option<Spanned<String>>| {
             let parse = |value: Spanned<String>| {
-                let text = value.get_ref().trim_start_matches('/');
+                let text = value.get_ref().trim_matches('/');
                 let wrong = |why: &str| self.wrong(value.span().start, format!("{key} = {:?}: {why}", value.get_ref()));
                 if text.is_empty() {
                     return Err(wrong("expected a name or a pattern (*, ?, **)"));
+                }
+                if key == "unit" && text.contains('/') {
+                    return Err(wrong("expected the name of a unit, without a path"));
+                }
+                // Matching takes time by the power of their number, on names that strangers choose.
+                let stars = |name: &str| name.matches('*').count();
+                let trees = text.split('/').filter(|name| *name == "**").count();
+                if trees > 1 || text.split('/').any(|name| name != "**" && stars(name) > STARS_MOST) {
+                    return Err(wrong("expected one ** at most, and two * in a name at most"));
                 }
                 Pattern::new(text).map_err(|error| wrong(error.msg))
             };
@@ -318,8 +340,11 @@ impl Source<'_> {
         Ok(select)
     }
 
-    fn user(&self, user: &Spanned<String>) -> Result<u32, BadConfig> {
-        let name = user.get_ref();
+    fn user(&self, user: &Spanned<RawUser>) -> Result<u32, BadConfig> {
+        let name = match user.get_ref() {
+            RawUser::Id(id) => return Ok(*id),
+            RawUser::Name(name) => name,
+        };
         let of_line = |line: &str| {
             let mut fields = line.split(':');
             (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok()).flatten()
@@ -361,7 +386,7 @@ impl Source<'_> {
 
 /// The message of the parser on one line; of an unknown key with the nearest known one.
 fn in_our_words(message: &str) -> String {
-    let line = message.trim().replace('\n', ", ");
+    let line: String = message.trim().replace('\n', ", ").chars().take(MESSAGE_MOST).collect();
     let named: Vec<&str> = line.split('`').skip(1).step_by(2).collect();
     let is_unknown = ["unknown field", "unknown variant"].iter().any(|start| line.starts_with(start));
     let ([unknown, known @ ..], true) = (&*named, is_unknown) else { return line };
@@ -416,6 +441,11 @@ mod tests {
             (rule("{ unit = 7 }", hot), "line 3: invalid type"),
             (rule("{ unit = \"\" }", hot), "line 3: unit = \"\": expected a name"),
             (rule("{ unit = \"a**b\" }", hot), "line 3: unit = \"a**b\""),
+            (rule("{ unit = \"a/b\" }", hot), "line 3: unit = \"a/b\": expected the name of a unit"),
+            (rule("{ cgroup = \"a/*b*c*\" }", hot), "line 3: cgroup = \"a/*b*c*\": expected one ** at most"),
+            (rule("{ cgroup = \"**/a/**\" }", hot), "line 3: cgroup = \"**/a/**\": expected one ** at most"),
+            (rule("[\"a\"]", hot), "expected a table { unit"),
+            (rule("{ user = true }", hot), "line 3: "),
             (rule("{}", hot), "line 3: select names nothing"),
             (rule("{ command = \"redis\" }", hot), "line 3: command alone"),
             (rule("{ user = \"mysq\" }", hot), "line 3: user = \"mysq\": not in /etc/passwd"),

@@ -48,7 +48,8 @@ impl Executables {
 /// `Gone` if it ended.
 pub fn read(files: &impl KernelFiles, pid: Pid, executables: &Executables) -> Result<Facts, Error> {
     let status = status::status(files, pid)?;
-    let is_untouchable = pid == Pid::own() || pid == Pid(1) || status.kernel_thread || status.zombie;
+    let is_untouchable =
+        pid == Pid::own() || pid == Pid(1) || status.kernel_thread || (status.zombie && !status.first_thread_ended());
     if is_untouchable {
         return Ok(Facts { is_untouchable, ..Facts::default() });
     }

@@ -85,6 +85,10 @@ impl Members {
     pub fn look(&mut self, files: &impl KernelFiles) -> Result<Vec<Change>, Error> {
         let listed = processes::processes(files)?;
         self.look += 1;
+        if self.look.is_multiple_of(TURN) {
+            // Installed, replaced or mounted meanwhile.
+            self.executables = executables(&self.config);
+        }
         self.left_out = listed.len().saturating_sub(MEMBERS_MOST);
         let mut changes = Vec::new();
         let mut before = std::mem::take(&mut self.all);

@@ -21,6 +21,9 @@ const WAIT_FOR_THE_END: Duration = Duration::from_secs(10);
 const PROMOTED_AT_THE_END: usize = 16;
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(50);
 
+/// Longest time of promotions while a program waits to be taken in; the rest is for the next round.
+const BESIDE_ARRIVALS: Duration = Duration::from_secs(2);
+
 /// Windows of all programs that wait for a huge page.
 #[derive(Debug, Default)]
 struct AllMissing {
@@ -159,6 +162,7 @@ impl Loop<'_> {
         // A window that a fork has split may soon be split again.
         turns.sort_by_key(|(index, promotion)| self.targets[*index].was_served(promotion.window));
         let planned = turns.len() as u64;
+        let started = self.control.now();
         let mut rest = Duration::ZERO;
         for (done, (index, promotion)) in (1..).zip(turns) {
             if self.targets[index].phase == Phase::Ended {
@@ -168,7 +172,8 @@ impl Loop<'_> {
             self.targets[index].preallocate();
             let preallocated = self.control.now().saturating_sub(begun);
             self.pause(rest.saturating_sub(preallocated));
-            if self.is_cut_short() || until.is_some_and(|age| self.oldest() >= age) {
+            let is_awaited = self.control.has_arrivals() && begun.saturating_sub(started) >= BESIDE_ARRIVALS;
+            if is_awaited || self.is_cut_short() || until.is_some_and(|age| self.oldest() >= age) {
                 rest = Duration::ZERO;
                 break;
             }
@@ -187,6 +192,11 @@ impl Loop<'_> {
     pub(super) fn split_idle(&mut self) {
         let mut limiter = RateLimiter::default();
         for index in 0..self.targets.len() {
+            // Beside programs that come, rounds are short: memory with rare use would look idle.
+            let enough = estimate::LAST_SCAN.min(self.s.rate.watch_every.0);
+            if self.targets[index].phase == Phase::Settled && self.oldest() < enough {
+                continue;
+            }
             let mut plan = Plan::default();
             self.with(index, |target| {
                 plan = target.plan_splits()?;

@@ -41,6 +41,12 @@ pub fn run(task: &ServeTask) -> Result<Done, Failure> {
             early.name
         ));
     }
+    for rule in &config.rules {
+        let missing = rule.select.executable.as_ref().filter(|path| !path.is_file());
+        if let Some(path) = missing {
+            print::note(format_args!("rule {}: {} is no file now; it is looked for again", rule.name, path.display()));
+        }
+    }
     if task.check {
         return check(&config, task);
     }

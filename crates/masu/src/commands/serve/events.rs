@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::time::Instant;
 
+use linux::untrusted::visible;
 use linux::{Pid, Untrusted};
 use serde_json::{Value, json};
 
@@ -37,6 +38,7 @@ impl Events {
             return;
         }
         let at = self.start.elapsed().as_secs_f64();
+        let text = visible(text);
         let line = if self.json {
             fields["event"] = json!(event);
             fields["at_s"] = json!(at);

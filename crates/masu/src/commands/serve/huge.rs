@@ -33,6 +33,8 @@ const SLICE: Duration = Duration::from_millis(100);
 const WORTH_IT: Bytes = Bytes::mib(8);
 /// Most programs that are served at a time: each costs descriptors, and scans.
 const SERVED_MOST: usize = 2000;
+/// Most of them of one user other than root.
+const OF_USER_MOST: usize = SERVED_MOST / 4;
 /// Time between two looks at the size of a small member.
 const GROWN_EVERY: Duration = Duration::from_secs(2);
 /// Time between two tries of a member that could not be served.
@@ -58,6 +60,8 @@ pub fn serve(members: Members, source: Source, observers: &Observers, stop: Stop
         arrived: Vec::new(),
         released: Vec::new(),
         looked: None,
+        is_told: false,
+        is_too_many: false,
         priority: Priority::default(),
     };
     tell_manager(NotifyState::Ready);
@@ -87,6 +91,7 @@ struct Waiting {
 /// A member that is served.
 struct Served {
     rule: InForce<Huge>,
+    user: u32,
     /// Nothing has changed for some rounds.
     is_settled: bool,
     _held: ProcessLock,
@@ -106,6 +111,10 @@ struct Host<'a> {
     /// Processes whose rule no longer asks for hot windows, or asks for other settings.
     released: Vec<Pid>,
     looked: Option<Instant>,
+    /// A wait was cut short for the programs that arrived or were released since the last round.
+    is_told: bool,
+    /// It was said that there are more processes than are looked at.
+    is_too_many: bool,
     priority: Priority,
 }
 
@@ -119,13 +128,24 @@ impl Host<'_> {
         self.looked = Some(Instant::now());
         tell_manager(NotifyState::Watchdog);
         match self.members.look(&*HOST) {
-            Ok(changes) => changes.into_iter().for_each(|change| self.change(change.pid, change.now.huge)),
+            Ok(changes) => {
+                self.note_left_out();
+                changes.into_iter().for_each(|change| self.change(change.pid, change.now.huge));
+            }
             Err(error) => tracing::warn!(%error, "processes cannot be listed"),
         }
         let now = self.start.elapsed();
         let due: Vec<Pid> =
             self.waiting.iter().filter(|(_, waiting)| waiting.due <= now).map(|(pid, _)| *pid).collect();
         due.into_iter().for_each(|pid| self.try_in(pid));
+    }
+
+    fn note_left_out(&mut self) {
+        let left_out = self.members.left_out();
+        if left_out > 0 && !std::mem::replace(&mut self.is_too_many, true) {
+            let text = format!("too many processes: {left_out} are not looked at");
+            self.events.say("left-out", &text, json!({ "processes": left_out }));
+        }
     }
 
     /// Reads the rules again, if asked to.
@@ -166,18 +186,18 @@ impl Host<'_> {
         }
         let (hot, rule) = (waiting.hot, waiting.rule.clone());
         match self.take_in(pid, hot) {
-            Ok((target, held)) => {
+            Ok((target, held, user)) => {
                 self.waiting.remove(&pid);
                 let text = format!("rule {}: {}", rule.rule, in_words(&rule.settings));
                 self.events.say_of("admitted", pid, &target.name, &text, json!({ "rule": rule.rule }));
-                self.served.insert(pid, Served { rule, is_settled: false, _held: held });
+                self.served.insert(pid, Served { rule, user, is_settled: false, _held: held });
                 self.arrived.push(target);
             }
             Err(failure) => self.refuse(pid, &rule.rule, &failure),
         }
     }
 
-    fn take_in(&self, pid: Pid, hot: Hot) -> Result<(Target, ProcessLock), Failure> {
+    fn take_in(&self, pid: Pid, hot: Hot) -> Result<(Target, ProcessLock, u32), Failure> {
         if self.observers.backend == Backend::DamonVaddr && !self.served.is_empty() {
             return Err(Failure::new("not served: DAMON watches one process at a time"));
         }
@@ -185,6 +205,11 @@ impl Host<'_> {
             return Err(Failure::new(format!("not served: {SERVED_MOST} programs are")));
         }
         let status = admit(pid, Purpose::Attach)?;
+        let of_user = self.served.values().filter(|served| served.user == status.uid).count();
+        if status.uid != 0 && of_user >= OF_USER_MOST {
+            return Err(Failure::new(format!("not served: {OF_USER_MOST} programs of user {} are", status.uid)));
+        }
+        let user = status.uid;
         let held = hold_silently(pid, Purpose::Attach)?;
         let policy = policy::Settings {
             max_extra_rss: hot.max_extra_rss,
@@ -193,14 +218,16 @@ impl Host<'_> {
             ..policy::PAPER
         };
         let (target, _) = open(self.observers, pid, status.name, policy)?;
-        Ok((target, held))
+        Ok((target, held, user))
     }
 
     /// Says once why a member is not served; a later try may succeed.
     fn refuse(&mut self, pid: Pid, rule: &str, failure: &Failure) {
         let now = self.start.elapsed();
         let Some(waiting) = self.waiting.get_mut(&pid) else { return };
-        waiting.due = now + AGAIN_AFTER;
+        // A place may be free soon.
+        let is_full = self.served.len() >= OF_USER_MOST;
+        waiting.due = now + if is_full { GROWN_EVERY } else { AGAIN_AFTER };
         let is_first = !std::mem::replace(&mut waiting.is_refused, true);
         // Without a name it has ended.
         if let (true, Some(name)) = (is_first, name_of(&*HOST, pid)) {
@@ -259,7 +286,8 @@ impl Control for Host<'_> {
         loop {
             self.look();
             let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() || self.stop() || self.has_arrivals() {
+            let is_news = self.has_arrivals() && !std::mem::replace(&mut self.is_told, true);
+            if left.is_zero() || self.stop() || is_news {
                 return;
             }
             std::thread::sleep(left.min(SLICE));
@@ -276,6 +304,7 @@ impl Control for Host<'_> {
 
     fn arrivals(&mut self) -> Vec<Target> {
         self.look();
+        self.is_told = false;
         std::mem::take(&mut self.arrived)
     }
 
