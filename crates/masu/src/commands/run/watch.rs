@@ -292,9 +292,10 @@ fn watch(memory: &SharedMemory, wanted: Wanted, counts: &Shared, over: &AtomicBo
         }
     }
     without_slot.extend(find_forked(&mut search, &page, inode, wanted, &mut all));
-    page.slots_in_use().filter_map(pid_of).for_each(|pid| _ = without_slot.remove(&pid));
     seen.still_running = still_running(&page, all.keys(), inode, wanted, counts);
     page.close();
+    // No process takes a slot from now on, and is counted twice.
+    page.slots_in_use().filter_map(pid_of).for_each(|pid| _ = without_slot.remove(&pid));
     for slot in page.slots_in_use() {
         // A process that waits for its last count stops waiting.
         shared_memory::wake(slot.stage_word());
