@@ -269,7 +269,8 @@ static void broken_at(int kind, int how, int handled, size_t limit)
     struct reader reader = { .fd = ends[0], .limit = limit };
     pthread_t thread = start(reads, &reader);
     ssize_t put_now = put(ends[1], how);
-    CHECK(put_now >= (ssize_t)limit - (kind == 2 ? 1000000 : 0) && put_now < BYTES);
+    /* The buffers of TCP may take all the rest. */
+    CHECK(put_now >= (ssize_t)limit - (kind == 2 ? 1000000 : 0) && (put_now < BYTES || kind == 2));
     CHECK(hits == (handled && kind == 0));
     CHECK(!pthread_join(thread, NULL) && !reader.wrong);
     put_now = write(ends[1], data, BYTES);
