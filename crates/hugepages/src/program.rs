@@ -179,6 +179,9 @@ pub trait Program {
         let _ = window;
         Ok(PageSet::EMPTY)
     }
+
+    /// The next answer of [`Program::lazily_freed`] is to be of that moment, and not of some time before.
+    fn expire_lazily_freed(&self) {}
 }
 
 /// A process of this host.
@@ -430,6 +433,10 @@ impl<F: KernelFiles> Program for RunningProgram<F> {
 
     fn lazily_freed_bytes(&self) -> Result<Bytes, Error> {
         self.lazily_freed.bytes(&self.files, self.pid)
+    }
+
+    fn expire_lazily_freed(&self) {
+        self.lazily_freed.expire();
     }
 
     fn lazily_freed(&self, window: Window) -> Result<PageSet, Error> {

@@ -194,14 +194,14 @@ impl Loop<'_> {
         for index in 0..self.targets.len() {
             // Beside programs that come, rounds are short: memory with rare use would look idle.
             let enough = estimate::LAST_SCAN.min(self.s.rate.watch_every.0);
-            if self.targets[index].phase == Phase::Settled && self.oldest() < enough {
-                continue;
-            }
+            let is_short = self.targets[index].phase == Phase::Settled && self.oldest() < enough;
             let mut plan = Plan::default();
-            self.with(index, |target| {
-                plan = target.plan_splits()?;
-                Ok(())
-            });
+            if !is_short {
+                self.with(index, |target| {
+                    plan = target.plan_splits()?;
+                    Ok(())
+                });
+            }
             let demote = plan.demote.iter().map(|window| (true, *window));
             for (is_demotion, window) in demote.chain(plan.probe.iter().map(|window| (false, *window))) {
                 if self.is_cut_short() {
