@@ -62,6 +62,18 @@ pub(super) fn built(folder: &Folder, name: &str, source: &str) -> Result<String>
     }
 }
 
+/// Runs a part of a program without masu, and with each local size on each backend: it prints that all is right.
+pub(super) fn right(host: &Host, program: &str, part: &str, sizes: &[&str]) -> Outcome {
+    let plain = said(Command::new(program).arg(part))?;
+    assert_eq!((plain.code(), plain.out.as_str()), (0, "right\n"), "without masu: {plain:?}");
+    for (backend, local) in backends(host).iter().flat_map(|backend| sizes.iter().map(move |local| (*backend, *local)))
+    {
+        let said = said(&mut paged(&["--backend", backend, "--local", local], &[program, part])?)?;
+        assert_eq!((said.code(), said.out.as_str()), (0, "right\n"), "{part} at {local}, backend {backend}: {said:?}");
+    }
+    Ok(())
+}
+
 /// A program that fills memory, waits for a line, checks that all is as it left it, and changes it meanwhile.
 pub(super) fn memory_checker(folder: &Folder) -> Result<String> {
     built(folder, "memory_checker", include_str!("../../programs/memory_checker.c"))

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::Outcome;
 use super::run::{Folder, Result, said};
-use super::run_local::{backends, built, paged};
+use super::run_local::{self, built, paged};
 use crate::host::{Host, LiveTest, tests};
 
 /// Tests of this file, and their requirements.
@@ -28,18 +28,10 @@ fn program(folder: &Folder) -> Result<String> {
     built(folder, "signals", include_str!("../../programs/signals.c"))
 }
 
-/// Runs the part without masu, and with each local size on each backend.
+/// Runs a part of the program without masu, and with each local size on each backend.
 fn right(host: &Host, part: &str, sizes: &[&str]) -> Outcome {
     let folder = Folder::make("local-signals")?;
-    let program = program(&folder)?;
-    let plain = said(Command::new(&program).arg(part))?;
-    assert_eq!((plain.code(), plain.out.as_str()), (0, "right\n"), "without masu: {plain:?}");
-    for (backend, local) in backends(host).iter().flat_map(|backend| sizes.iter().map(move |local| (*backend, *local)))
-    {
-        let said = said(&mut paged(&["--backend", backend, "--local", local], &[&program, part])?)?;
-        assert_eq!((said.code(), said.out.as_str()), (0, "right\n"), "{part} at {local}, backend {backend}: {said:?}");
-    }
-    Ok(())
+    run_local::right(host, &program(&folder)?, part, sizes)
 }
 
 /// The kernel writes the frame outside of any call, and ends the program at a missing page.

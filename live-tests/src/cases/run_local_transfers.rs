@@ -1,11 +1,9 @@
 //! `masu run --local`: transfers whose memory exceeds the pins of one call.
 
-use std::process::Command;
-
 use super::Outcome;
 use super::programs;
 use super::run::{Folder, said};
-use super::run_local::{backends, built, paged};
+use super::run_local::{self, built, paged};
 use crate::host::{Host, LiveTest, tests};
 
 /// Tests of this file, and their requirements.
@@ -35,14 +33,7 @@ fn right(host: &Host, part: &str) -> Outcome {
 fn right_at(host: &Host, part: &str, sizes: &[&str]) -> Outcome {
     let folder = Folder::make("local-transfers")?;
     let program = built(&folder, "transfers", include_str!("../../programs/transfers.c"))?;
-    let plain = said(Command::new(&program).arg(part))?;
-    assert_eq!((plain.code(), plain.out.as_str()), (0, "right\n"), "without masu: {plain:?}");
-    for (backend, local) in backends(host).iter().flat_map(|backend| sizes.iter().map(move |local| (*backend, *local)))
-    {
-        let said = said(&mut paged(&["--backend", backend, "--local", local], &[&program, part])?)?;
-        assert_eq!((said.code(), said.out.as_str()), (0, "right\n"), "{part} at {local}, backend {backend}: {said:?}");
-    }
-    Ok(())
+    run_local::right(host, &program, part, sizes)
 }
 
 /// write, send and writev, to a pipe, a UNIX and a TCP socket; the other end compares each byte.

@@ -233,7 +233,8 @@ pub fn take_more(context: &mut Context) -> Option<More> {
 /// # Safety
 /// `stack` is the stack pointer in a stub with that many words.
 unsafe fn word_at(stack: u64, number: usize) -> u64 {
-    // SAFETY: the caller's.
+    // SAFETY: `leave_by` wrote that many words from there on, below the red zone, where the program has nothing; aligned as
+    // the stack pointer is.
     unsafe { core::ptr::with_exposed_provenance::<u64>(size(stack)).add(number).read_volatile() }
 }
 
@@ -286,7 +287,7 @@ pub fn leave_stub(thread: &mut Thread, context: &mut Context) -> Option<u64> {
         return None;
     };
     let stack = context.get(libc::REG_RSP);
-    // SAFETY: in a stub with these words.
+    // SAFETY: the instruction pointer is in a stub, which only `leave_by` leads to; no word beyond the stub's own is read.
     let word = |number: usize| unsafe { word_at(stack, number) };
     let done = if words == MORE_WORDS { word(DONE) } else { 0 };
     // The instruction leaves the next one's address in rcx.

@@ -14,7 +14,7 @@ use crate::program::{Program, is_paged, program};
 use crate::registers::Context;
 use crate::signals::{self, Action, SET_BYTES, without_ours};
 use crate::thread::{Repeated, Thread};
-use crate::{delivery, descriptors, leave, memory, peer, process, stub, transfer, vfork};
+use crate::{advice, clock, delivery, descriptors, leave, memory, peer, process, stub, transfer, vfork};
 
 /// AUDIT_ARCH_X86_64.
 const X86_64: u32 = 0xc000_003e;
@@ -69,8 +69,8 @@ fn dispatch(program: &'static Program, thread: &mut Thread, context: &mut Contex
     if i64::from(call.number) == libc::SYS_personality && call.arguments[0] & READ_IMPLIES_EXEC != 0 {
         memory::expect_executable(program);
     }
-    if crate::clock::forbids_counter(call) {
-        crate::clock::leave_counter(&program.pager.counters);
+    if clock::forbids_counter(call) {
+        clock::leave_counter(&program.pager.counters);
     }
     const TRACE_ME: u64 = 0;
     if i64::from(call.number) == libc::SYS_ptrace
@@ -85,7 +85,7 @@ fn dispatch(program: &'static Program, thread: &mut Thread, context: &mut Contex
             transfer::make(program, thread, context, call, &transfer::Shape { address, length, vectors, offset });
         }
         Kind::Memory => {
-            if let Some(answer) = crate::advice::emulate(program, call).or_else(|| memory::emulate(program, call)) {
+            if let Some(answer) = advice::emulate(program, call).or_else(|| memory::emulate(program, call)) {
                 context.answer(answer);
             } else {
                 plain(program, thread, context, call);

@@ -100,13 +100,11 @@ fn can_peek(fd: u64) -> bool {
 
 /// Kind of a descriptor's file.
 fn file(fd: u64) -> File {
-    match status(fd).map(|status| status.st_mode & libc::S_IFMT) {
-        Some(libc::S_IFIFO) => File::Pipe,
-        Some(libc::S_IFCHR) => {
-            let device = status(fd).map_or(0, |status| status.st_rdev);
-            parts::character(libc::major(device), libc::minor(device))
-        }
-        Some(libc::S_IFSOCK) if !is_message(fd) => File::Stream,
+    let Some(status) = status(fd) else { return File::Other };
+    match status.st_mode & libc::S_IFMT {
+        libc::S_IFIFO => File::Pipe,
+        libc::S_IFCHR => parts::character(libc::major(status.st_rdev), libc::minor(status.st_rdev)),
+        libc::S_IFSOCK if !is_message(fd) => File::Stream,
         _ => File::Other,
     }
 }
