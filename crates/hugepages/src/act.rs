@@ -200,7 +200,9 @@ impl End {
 /// # Errors
 /// `Gone` when the process ended.
 pub fn end(program: &dyn Program, window: Window, now: WindowState) -> Result<End, Error> {
-    Ok(End::of(now, lazily_freed(program, window, NOT_KNOWN)?))
+    // Pages that the program took into use again since tell who split the window, too.
+    let freed = program.once_lazily_freed(window)?;
+    Ok(End::of(now, Pages(u64::from(freed.count()))))
 }
 
 /// Splits a huge window by advising one of its pages cold; the kernel frees the pages that hold only zeros.

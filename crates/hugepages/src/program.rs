@@ -180,8 +180,14 @@ pub trait Program {
         Ok(PageSet::EMPTY)
     }
 
-    /// The next answer of [`Program::lazily_freed`] is to be of that moment, and not of some time before.
-    fn expire_lazily_freed(&self) {}
+    /// Resident pages of a window that were freed lazily at some time since they came. All of them may be in use again.
+    ///
+    /// # Errors
+    /// `Gone` when it ended.
+    fn once_lazily_freed(&self, window: Window) -> Result<PageSet, Error> {
+        let _ = window;
+        Ok(PageSet::EMPTY)
+    }
 }
 
 /// A process of this host.
@@ -435,14 +441,14 @@ impl<F: KernelFiles> Program for RunningProgram<F> {
         self.lazily_freed.bytes(&self.files, self.pid)
     }
 
-    fn expire_lazily_freed(&self) {
-        self.lazily_freed.expire();
-    }
-
     fn lazily_freed(&self, window: Window) -> Result<PageSet, Error> {
         if !self.lazily_freed.may_be(&self.files, self.pid)? {
             return Ok(PageSet::EMPTY);
         }
+        self.once_lazily_freed(window)
+    }
+
+    fn once_lazily_freed(&self, window: Window) -> Result<PageSet, Error> {
         if let Some(frames) = self.frames(window)? {
             return Ok(frames.lazily_freed);
         }

@@ -144,8 +144,10 @@ fn lazily_freed_halves_are_given_back_in_part_and_split_by_nobody(host: &Host) -
     assert_eq!((ends.torn, ends.split_by_others), (2, 0), "{ends:?}");
     process.check(freed, 7)?;
     process.check(kept, 7)?;
-    for _ in 0..3 {
+    for pause in [0, 1100, 0] {
         process.write(heap.all(), 7)?;
+        // By then the kernel's sum is read anew, and the pages are in use again.
+        std::thread::sleep(Duration::from_millis(pause));
         let script = |_| use_parts(&mut process, &[heap.all()]);
         ScriptedDriver::new(script, |_| false).attach(&mut targets, settings(Until::Settled))?;
         for window in 0..4 {

@@ -64,13 +64,6 @@ impl LazilyFreed {
         Ok(may_have)
     }
 
-    /// Has the next question read the kernel's counter, however recent the last answer is.
-    pub fn expire(&self) {
-        let Some(last) = self.0.get() else { return };
-        let past = last.looked.checked_sub(COUNTER_GOOD_FOR);
-        self.0.set(past.map(|looked| Answer { looked, ..last }));
-    }
-
     /// Memory in such pages, as last read: at most some seconds ago.
     ///
     /// # Errors

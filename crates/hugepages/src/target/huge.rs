@@ -239,10 +239,6 @@ impl HugeWindows {
             self.windows.insert(view.window, huge);
             self.extra.remove_leftover(view.window);
         }
-        if !known.is_empty() {
-            // Its pages tell once who split a window.
-            program.expire_lazily_freed();
-        }
         for (window, huge) in known {
             let Some(before) = huge.before else { continue };
             let state = program.state(window)?.unwrap_or_default();
