@@ -73,11 +73,6 @@ impl Members {
         self.left_out
     }
 
-    /// Rules in force for a process, as of the last look.
-    pub fn of(&self, pid: Pid) -> Assignment {
-        self.all.get(&pid).map(|member| member.assignment.clone()).unwrap_or_default()
-    }
-
     /// Looks for processes. Returns all with other rules than before, in the order of their numbers.
     ///
     /// # Errors

@@ -28,8 +28,8 @@ pub struct Run {
     pub targets: Vec<Target>,
 }
 
-/// Carries out a script: attaches to all its programs and runs the loop to its end.
-pub fn run(script: Script) -> Run {
+/// The world at the start of a script.
+pub fn world(script: &Script) -> Shared {
     let world = World {
         now: Duration::ZERO,
         spaces: script.spaces.clone(),
@@ -51,7 +51,12 @@ pub fn run(script: Script) -> Run {
         turns: Vec::new(),
         broken: Vec::new(),
     };
-    let world: Shared = Rc::new(RefCell::new(world));
+    Rc::new(RefCell::new(world))
+}
+
+/// Carries out a script: attaches to all its programs and runs the loop to its end.
+pub fn run(script: Script) -> Run {
+    let world = world(&script);
     let mut targets = Vec::new();
     for index in script.come_at.len()..script.spaces.len() {
         targets.extend(target(&world, index));
