@@ -17,7 +17,8 @@ const WRITE: i64 = 2;
 const NOTHING_THERE: c_int = 2;
 
 /// # Safety
-/// Called by the kernel as a signal handler, on a stack of the library's own, with all signals blocked but SIGBUS.
+/// Called by the kernel as a signal handler, on a stack of the library's own, with the signals of
+/// [`crate::signals::BLOCKED`] blocked.
 pub unsafe extern "C" fn on_bus(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel's own, valid while the handler runs.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr().addr() as u64) };

@@ -67,7 +67,8 @@ const RED_ZONE: u64 = 128;
 const SS_AUTODISARM: c_int = 1 << 31;
 
 /// # Safety
-/// Called by the kernel as a signal handler, with all signals blocked but SIGBUS and SIGSYS.
+/// Called by the kernel as a signal handler, with all signals blocked but SIGBUS and SIGSYS: at most one interrupts the
+/// library.
 pub unsafe extern "C" fn on_signal(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     if let Some(action) = signals::action(signal) {
         // SAFETY: the kernel's own arguments.
@@ -91,8 +92,8 @@ pub unsafe fn deliver(signal: c_int, info: *mut libc::siginfo_t, context: *mut c
         return unsafe { call_here(signal, info, context, action) };
     };
     if thread.owns(frame.get(libc::REG_RSP)) {
-        // The library's own access to the program's memory.
-        die(signal);
+        // SAFETY: the caller's.
+        return unsafe { put_off(signal, info, &mut frame) };
     }
     // SAFETY: the caller's.
     unsafe { Repeated::note_mask(&frame) };
@@ -114,6 +115,24 @@ pub unsafe fn deliver(signal: c_int, info: *mut libc::siginfo_t, context: *mut c
         return enter(thread, libc::SIGSEGV, &mut frame, &action, during);
     }
     die(libc::SIGSEGV)
+}
+
+/// A signal that interrupted the library on its stack. Another thread handles a signal as of now that the program ignored
+/// when this handler of the library began: it comes again when that returns.
+///
+/// # Safety
+/// That of [`deliver`].
+unsafe fn put_off(signal: c_int, info: *const libc::siginfo_t, frame: &mut Context) {
+    if bit(signal) & signals::FAULTS != 0 {
+        // The library's own access to the program's memory.
+        die(signal);
+    }
+    frame.set_mask(frame.set_of_mask() | bit(signal));
+    // SAFETY: reads the kernel's record; a signal to this thread, which has it blocked.
+    unsafe {
+        let (process, thread) = (call!(libc::SYS_getpid), call!(libc::SYS_gettid));
+        call!(libc::SYS_rt_tgsigqueueinfo, process, thread, signal, info.addr());
+    }
 }
 
 /// Passes on a signal that does not come from the library: to the program's handler, or with the default effect.

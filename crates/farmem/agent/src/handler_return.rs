@@ -11,11 +11,8 @@ use core::arch::global_asm;
 
 use crate::delivery;
 use crate::program::PAGED;
-use crate::signals::{SET_BYTES, without_ours};
+use crate::signals::{BLOCKED, SET_BYTES};
 use crate::thread::{BYTES, GUARD_BYTES, STACK_BYTES, Thread};
-
-/// Signals blocked on the library's stack.
-static BLOCKED: u64 = without_ours(u64::MAX);
 
 global_asm!(
     ".cfi_startproc",
@@ -96,7 +93,7 @@ global_asm!(
 );
 
 /// # Safety
-/// Called by the stub, on the upper end of the library's stack, with all signals blocked but SIGBUS and SIGSYS.
+/// Called by the stub, on the upper end of the library's stack, with the signals of [`BLOCKED`] blocked.
 unsafe extern "C" fn returned(context_at: u64) -> ! {
     // SAFETY: no handler of the library runs on this stack, whose upper end this is; nobody has the record.
     let thread = unsafe { Thread::here() };

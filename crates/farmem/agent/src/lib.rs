@@ -9,8 +9,8 @@
 //! The decisions and the state of every page are in `crates/farmem/engine`, which is tested outside of any program.
 //!
 //! Rules: nothing here allocates, uses the C library or thread-local storage, or waits for anything but the pager's
-//! lock and the store. The holder of the lock has all signals blocked and touches no paged memory. Every system call is
-//! made by an instruction of this library's own.
+//! lock and the store. The holder of the lock runs no handler of the program and touches no paged memory. Every system
+//! call is made by an instruction of this library's own.
 
 #![no_std]
 

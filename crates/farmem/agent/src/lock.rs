@@ -1,4 +1,5 @@
-//! The pager's lock. Its holder has all signals blocked, touches no paged memory, and waits for nothing but the store.
+//! The pager's lock. Its holder runs no handler of the program, touches no paged memory, and waits for nothing but the
+//! store.
 //!
 //! The algorithm is in `farmem_engine::lock`; this file has the waiting of threads (futex(2)), and hands the state of the
 //! policies to the holder.

@@ -256,6 +256,7 @@ fn take_signals() -> Result<(), i64> {
     }
     signals::deliver_by(delivery::on_signal);
     let taken = signals::take(libc::SIGBUS, bus_error::on_bus) && signals::take(libc::SIGSYS, syscall_trap::on_call);
+    signals::let_ignored_pass();
     let mask = signals::bit(libc::SIGBUS) | signals::bit(libc::SIGSYS);
     // SAFETY: reads our own set. masu's parent may have left them blocked.
     unsafe {

@@ -4,6 +4,10 @@
 //! The program may handle, block and wait for both; its settings are applied when a signal does not come from the
 //! library. No signal set that reaches the kernel has them. Handlers of all signals are kept here, and the kernel has
 //! the library's in their place (`delivery.rs`); the kernel keeps the actions without a handler.
+//!
+//! Signals that the program ignores are not blocked while the library serves a fault or a call. The kernel keeps a
+//! blocked signal even if it is ignored, since its action may change (`sig_ignored` in kernel/signal.c), and wakes
+//! another thread for it: SIGCHLD of a thread's child would end the write of another thread in part.
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, fence};
@@ -42,6 +46,16 @@ pub const fn without_ours(set: u64) -> u64 {
 pub const fn ours_of(set: u64) -> u64 {
     set & OURS
 }
+
+/// Signals of faults, which always end a program that ignores them.
+pub const FAULTS: u64 = OURS | bit(libc::SIGSEGV) | bit(libc::SIGILL) | bit(libc::SIGFPE) | bit(libc::SIGTRAP);
+
+/// Signals whose default is to do nothing. SIGCONT continues a stopped program when it is sent.
+const NOTHING: u64 = bit(libc::SIGCHLD) | bit(libc::SIGCONT) | bit(libc::SIGURG) | bit(libc::SIGWINCH);
+
+/// Signals blocked while the library serves a fault or a call: all but its own, and those that the program ignores. One
+/// that comes nevertheless, since another thread handles it as of now, is put off (`delivery.rs`).
+pub static BLOCKED: AtomicU64 = AtomicU64::new(without_ours(u64::MAX));
 
 /// The program's settings for one signal. Threads change them one at a time; others read them at any time.
 struct Settings {
@@ -164,6 +178,49 @@ fn ours(handler: u64, flags: u64) -> Action {
     Action { handler, flags: flags | always, restorer: restorer(), mask: without_ours(u64::MAX) }
 }
 
+/// Whether the kernel drops a signal with this action when it is sent, unless it is blocked.
+fn is_dropped(signal: c_int, action: &Action) -> bool {
+    match size(action.handler) {
+        libc::SIG_IGN => bit(signal) & FAULTS == 0,
+        libc::SIG_DFL => bit(signal) & NOTHING != 0,
+        _ => false,
+    }
+}
+
+/// Has the library's handlers of faults and calls block a signal, or not. The lock of changes is held, or there is one
+/// thread.
+fn block(signal: c_int, is_blocked: bool) {
+    for ours in [libc::SIGBUS, libc::SIGSYS] {
+        if let Ok(action) = kernels(ours, None)
+            && (action.mask & bit(signal) != 0) != is_blocked
+        {
+            // The kernel accepted the same with another mask.
+            let _ = kernels(ours, Some(&Action { mask: action.mask ^ bit(signal), ..action }));
+        }
+    }
+    if is_blocked {
+        BLOCKED.fetch_or(bit(signal), Relaxed);
+    } else {
+        BLOCKED.fetch_and(!bit(signal), Relaxed);
+    }
+}
+
+/// Blocks a signal until this handler of the library returns.
+fn block_here(signal: c_int) {
+    let set = bit(signal);
+    // SAFETY: reads our own set.
+    unsafe { call!(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, (&raw const set).addr(), 0, SET_BYTES) };
+}
+
+/// Blocks no signal that the program ignores from its start. The library has taken its own.
+pub fn let_ignored_pass() {
+    for signal in 1..=64 {
+        if kernels(signal, None).is_ok_and(|action| is_dropped(signal, &action)) {
+            block(signal, false);
+        }
+    }
+}
+
 /// Takes a signal for the library.
 pub fn take(signal: c_int, handler: Handler) -> bool {
     let action = ours((handler as *const ()).expose_provenance() as u64, libc::SA_RESTART as u64);
@@ -199,6 +256,10 @@ pub fn change(signal: c_int, new: Option<Action>) -> Result<Action, i64> {
         return Ok(kept);
     }
     let is_handler = |action: &Action| !matches!(size(action.handler), libc::SIG_DFL | libc::SIG_IGN);
+    if new.is_some_and(|new| !is_dropped(signal, &new)) {
+        block_here(signal);
+        block(signal, true);
+    }
     let before = match &new {
         Some(new) if is_handler(new) && new.flags & SA_RESTORER != 0 && is_own => {
             settings.set(*new);
@@ -215,6 +276,9 @@ pub fn change(signal: c_int, new: Option<Action>) -> Result<Action, i64> {
         }
         other => kernels(signal, other.as_ref()),
     };
+    if is_own && before.is_ok() && new.is_some_and(|new| is_dropped(signal, &new)) {
+        block(signal, false);
+    }
     before.map(|before| if before.handler == delivery() { kept } else { before })
 }
 
@@ -233,7 +297,6 @@ pub fn hand_back() {
 /// For waits in which all signals are blocked.
 pub fn end_by_pending(mask: u64) {
     const STOPS: u64 = bit(libc::SIGTSTP) | bit(libc::SIGTTIN) | bit(libc::SIGTTOU);
-    const NOTHING: u64 = bit(libc::SIGCHLD) | bit(libc::SIGCONT) | bit(libc::SIGURG) | bit(libc::SIGWINCH);
     let mut pending = 0_u64;
     // SAFETY: writes our own set.
     unsafe { call!(libc::SYS_rt_sigpending, (&raw mut pending).addr(), SET_BYTES) };

@@ -23,7 +23,7 @@ const X86_64: u32 = 0xc000_003e;
 const READ_IMPLIES_EXEC: u64 = 0x40_0000;
 
 /// # Safety
-/// Called by the kernel as a signal handler, on a stack of `thread.rs`, with all signals blocked but SIGBUS and SIGSYS.
+/// Called by the kernel as a signal handler, on a stack of `thread.rs`, with the signals of [`signals::BLOCKED`] blocked.
 pub unsafe extern "C" fn on_call(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     const BY_DISPATCH: c_int = 2;
     // SAFETY: the kernel's own.
