@@ -16,7 +16,6 @@
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -475,115 +474,13 @@ static void bring_up_loopback(void)
     close(fd);
 }
 
-static volatile int goes_on, handled;
-
-static void *writes(void *given)
-{
-    struct reader *writer = given;
-    while (goes_on) {
-        ssize_t put_now = write(writer->fd, data, writer->limit);
-        writer->came++;
-        writer->wrong += put_now != (ssize_t)writer->limit;
-    }
-    close(writer->fd);
-    return NULL;
-}
-
-static void *drains(void *given)
-{
-    static _Thread_local unsigned char chunk[30000];
-    while (read(*(int *)given, chunk, sizeof chunk) > 0)
-        usleep(200);
-    return NULL;
-}
-
-static void counts_child(int number) { (void)number, handled++; }
-
-static void ends_child(int how)
-{
-    pid_t child = how ? vfork() : syscall(SYS_fork);
-    if (!child)
-        _exit(0);
-    CHECK(child > 0 && waitpid(child, NULL, 0) == child);
-}
-
-static void *uses(void *given)
-{
-    (void)given;
-    while (goes_on)
-        is_filled(BYTES);
-    return NULL;
-}
-
-/* Signals of children reach a thread that serves faults and calls while another one changes what they do. */
-static void changed_beside(void)
-{
-    fill();
-    goes_on = 1;
-    pthread_t threads[2];
-    for (int number = 0; number < 2; number++)
-        CHECK(!pthread_create(threads + number, NULL, uses, NULL));
-    struct sigaction counted = { .sa_handler = counts_child, .sa_flags = SA_RESTART };
-    for (int change = 0; change < 3000; change++) {
-        signal(SIGURG, SIG_DFL);
-        for (int number = 0; number < 2; number++)
-            CHECK(!pthread_kill(threads[number], SIGURG));
-        CHECK(!sigaction(SIGURG, &counted, NULL));
-        int before = handled;
-        CHECK(!pthread_kill(threads[change % 2], SIGURG));
-        for (int waits = 0; handled == before; waits++, usleep(100))
-            CHECK(waits < 100000);
-    }
-    goes_on = 0;
-    for (int number = 0; number < 2; number++)
-        CHECK(!pthread_join(threads[number], NULL));
-}
-
-/* A thread writes while another one has children, and ignores SIGCHLD or, in between, handles it. */
-static void beside_children(void)
-{
-    fill();
-    for (int how = 0; how < 4; how++) {
-        int ends[2];
-        CHECK(!pipe(ends));
-        struct reader writer = { .fd = ends[1], .limit = how < 2 ? 100000 : BYTES };
-        goes_on = 1;
-        pthread_t drain, thread;
-        CHECK(!pthread_create(&drain, NULL, drains, ends) && !pthread_create(&thread, NULL, writes, &writer));
-        signal(SIGCHLD, how % 2 ? SIG_IGN : SIG_DFL);
-        signal(SIGCHLD, SIG_DFL);
-        for (int child = 0; child < 200; child++)
-            ends_child(how % 2);
-        goes_on = 0;
-        CHECK(!pthread_join(thread, NULL) && !pthread_join(drain, NULL) && writer.came > 0);
-        if (writer.wrong) {
-            printf("wrong: %d of %zu writes were short, way %d\n", writer.wrong, writer.came, how);
-            exit(1);
-        }
-    }
-    /* Its handler is called for each child: the signals of one that ended while it is changed, too. */
-    struct sigaction counted = { .sa_handler = counts_child, .sa_flags = SA_RESTART };
-    for (int child = 0; child < 400; child++) {
-        CHECK(!sigaction(SIGCHLD, &counted, NULL));
-        int before = handled;
-        ends_child(child % 2);
-        CHECK(handled == before + 1);
-        signal(SIGCHLD, child % 3 ? SIG_DFL : SIG_IGN);
-        signal(SIGCHLD, SIG_DFL);
-        ends_child(child % 2);
-        CHECK(handled == before + 1);
-    }
-    is_filled(BYTES);
-}
-
 int main(int arguments, char **argument)
 {
     static const struct { const char *name; void (*part)(void); } parts[] = {
         { "whole", whole }, { "receive", receive }, { "random", random_bytes }, { "interrupted", interrupted },
         { "stopped", stopped }, { "broken", broken }, { "nonblocking", nonblocking },
         { "endless", endless }, { "limited", limited }, { "refused", refused },
-        { "messages", messages }, { "long", long_message }, { "children", beside_children },
-        { "changed", changed_beside },
+        { "messages", messages }, { "long", long_message },
     };
     CHECK(arguments == 2);
     bring_up_loopback();

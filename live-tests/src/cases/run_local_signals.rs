@@ -21,6 +21,9 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     a_signal_ends_the_parent_of_a_vfork;
     a_handler_returns_to_what_a_signal_interrupted [RealProcessor];
     a_handled_signal_costs_few_system_calls [RealProcessor];
+    an_ignored_signal_ends_no_call_of_another_thread;
+    blocked_signals_stay_pending_when_a_handler_returns;
+    a_signal_that_is_handled_as_of_now_is_not_lost [RealProcessor];
     a_debugger_outside_reads_what_is_there_or_an_error [Root];
 };
 
@@ -32,6 +35,28 @@ fn program(folder: &Folder) -> Result<String> {
 fn right(host: &Host, part: &str, sizes: &[&str]) -> Outcome {
     let folder = Folder::make("local-signals")?;
     run_local::right(host, &program(&folder)?, part, sizes)
+}
+
+/// Runs a part of the program of ignored signals likewise.
+fn ignored(host: &Host, part: &str, sizes: &[&str]) -> Outcome {
+    let folder = Folder::make("local-signals")?;
+    let program = built(&folder, "ignored", include_str!("../../programs/ignored.c"))?;
+    run_local::right(host, &program, part, sizes)
+}
+
+/// A write stays whole beside SIGCHLD of children, and SIGPIPE of another process, whatever these were before.
+fn an_ignored_signal_ends_no_call_of_another_thread(host: &Host) -> Outcome {
+    ignored(host, "children", &["32MiB"])?;
+    ignored(host, "handlers", &["32MiB"])
+}
+
+fn blocked_signals_stay_pending_when_a_handler_returns(host: &Host) -> Outcome {
+    ignored(host, "pending", &["32MiB"])
+}
+
+/// Another thread sets its handler while this one serves a fault with the signal not blocked.
+fn a_signal_that_is_handled_as_of_now_is_not_lost(host: &Host) -> Outcome {
+    ignored(host, "changed", &["32MiB", "2MiB"])
 }
 
 /// The kernel writes the frame outside of any call, and ends the program at a missing page.

@@ -21,8 +21,6 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     a_buffer_beyond_all_memory_is_refused_as_a_whole;
     a_short_message_comes_into_a_buffer_above_the_pins [RealProcessor];
     a_message_above_the_pins_is_never_cut;
-    a_write_beside_children_that_end_is_whole;
-    a_signal_that_is_handled_as_of_now_comes_once_the_library_returns [RealProcessor];
     python_prints_more_than_the_pins [Shell];
 };
 
@@ -92,16 +90,6 @@ fn a_short_message_comes_into_a_buffer_above_the_pins(host: &Host) -> Outcome {
 /// At the smallest size it is refused, and stays.
 fn a_message_above_the_pins_is_never_cut(host: &Host) -> Outcome {
     right_at(host, "long", &["16MiB", "1MiB"])
-}
-
-/// Their parent ignores SIGCHLD, or handles it.
-fn a_write_beside_children_that_end_is_whole(host: &Host) -> Outcome {
-    right_at(host, "children", &["32MiB"])
-}
-
-/// Another thread sets its handler while this one serves a fault with the signal not blocked.
-fn a_signal_that_is_handled_as_of_now_comes_once_the_library_returns(host: &Host) -> Outcome {
-    right(host, "changed")
 }
 
 /// Its `print` ignores the count of a write.

@@ -26,8 +26,9 @@ use crate::thread::{self, Repeated, Thread};
 use crate::{memory, page_fault, stub};
 
 unsafe extern "C" {
-    /// Stub of `handler_return.rs`.
+    /// Stub of `handler_return.rs`, and its end.
     fn masu_return();
+    fn masu_return_end();
 }
 
 /// The kernel's `struct ucontext`, `struct siginfo`, and `struct rt_sigframe` of both and a return address.
@@ -67,8 +68,7 @@ const RED_ZONE: u64 = 128;
 const SS_AUTODISARM: c_int = 1 << 31;
 
 /// # Safety
-/// Called by the kernel as a signal handler, with all signals blocked but SIGBUS and SIGSYS: at most one interrupts the
-/// library.
+/// Called by the kernel as a signal handler, with the signals of [`signals::BLOCKED`] blocked.
 pub unsafe extern "C" fn on_signal(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     if let Some(action) = signals::action(signal) {
         // SAFETY: the kernel's own arguments.
@@ -91,10 +91,13 @@ pub unsafe fn deliver(signal: c_int, info: *mut libc::siginfo_t, context: *mut c
         // SAFETY: the caller's.
         return unsafe { call_here(signal, info, context, action) };
     };
-    if thread.owns(frame.get(libc::REG_RSP)) {
+    let stub = [masu_return as *const (), masu_return_end as *const ()].map(|place| place.expose_provenance() as u64);
+    let is_fault = bit(signal) & signals::FAULTS != 0;
+    if thread.owns(frame.get(libc::REG_RSP)) || !is_fault && (stub[0]..stub[1]).contains(&frame.get(libc::REG_RIP)) {
         // SAFETY: the caller's.
-        return unsafe { put_off(signal, info, &mut frame) };
+        return unsafe { put_off(signal, info, &mut frame, &action) };
     }
+    signals::note_reset(signal, &action);
     // SAFETY: the caller's.
     unsafe { Repeated::note_mask(&frame) };
     let during = stub::leave_stub(thread, &mut frame);
@@ -117,16 +120,17 @@ pub unsafe fn deliver(signal: c_int, info: *mut libc::siginfo_t, context: *mut c
     die(libc::SIGSEGV)
 }
 
-/// A signal that interrupted the library on its stack. Another thread handles a signal as of now that the program ignored
-/// when this handler of the library began: it comes again when that returns.
+/// A signal that interrupted the library. Another thread handles a signal as of now that the program ignored when this
+/// handler of the library began: it comes again when that returns, and has set the program's mask.
 ///
 /// # Safety
 /// That of [`deliver`].
-unsafe fn put_off(signal: c_int, info: *const libc::siginfo_t, frame: &mut Context) {
+unsafe fn put_off(signal: c_int, info: *const libc::siginfo_t, frame: &mut Context, action: &Action) {
     if bit(signal) & signals::FAULTS != 0 {
         // The library's own access to the program's memory.
         die(signal);
     }
+    signals::set_again(signal, action);
     frame.set_mask(frame.set_of_mask() | bit(signal));
     // SAFETY: reads the kernel's record; a signal to this thread, which has it blocked.
     unsafe {

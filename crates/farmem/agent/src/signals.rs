@@ -152,6 +152,24 @@ pub fn set_default(signal: c_int) {
     let _ = kernels(signal, Some(&Action::default()));
 }
 
+/// Notes that the kernel has reset an action that holds once.
+pub fn note_reset(signal: c_int, action: &Action) {
+    if action.flags & SA_RESETHAND == 0 || !is_own_process() {
+        return;
+    }
+    let _guard = CHANGING.lock();
+    if kernels(signal, None).is_ok_and(|now| is_dropped(signal, &now)) {
+        block(signal, false);
+    }
+}
+
+/// Sets an action again that the kernel has reset, for a signal that comes once more.
+pub fn set_again(signal: c_int, action: &Action) {
+    if action.flags & SA_RESETHAND != 0 && kernels(signal, None).is_ok_and(|now| size(now.handler) == libc::SIG_DFL) {
+        let _ = kernels(signal, Some(&ours(delivery(), action.flags & OF_KERNEL)));
+    }
+}
+
 /// Resets the program's settings for a signal of the library whose handler is to be called once.
 pub fn reset_if_once(signal: c_int, action: &Action) {
     if action.flags & SA_RESETHAND != 0
@@ -172,36 +190,38 @@ fn kernels(signal: c_int, new: Option<&Action>) -> Result<Action, i64> {
     if answer == 0 { Ok(before) } else { Err(answer) }
 }
 
-/// Action with a handler of the library: on its stack, with all signals blocked but its own.
+/// Action with a handler of the library: on its stack, with the signals of [`BLOCKED`] blocked.
 fn ours(handler: u64, flags: u64) -> Action {
     let always = (libc::SA_SIGINFO | libc::SA_ONSTACK) as u64 | SA_RESTORER;
-    Action { handler, flags: flags | always, restorer: restorer(), mask: without_ours(u64::MAX) }
+    Action { handler, flags: flags | always, restorer: restorer(), mask: BLOCKED.load(Relaxed) }
 }
 
 /// Whether the kernel drops a signal with this action when it is sent, unless it is blocked.
 fn is_dropped(signal: c_int, action: &Action) -> bool {
     match size(action.handler) {
-        libc::SIG_IGN => bit(signal) & FAULTS == 0,
+        // A write of the library's own may raise SIGXFSZ, and takes it back.
+        libc::SIG_IGN => bit(signal) & (FAULTS | bit(libc::SIGXFSZ)) == 0,
         libc::SIG_DFL => bit(signal) & NOTHING != 0,
         _ => false,
     }
 }
 
-/// Has the library's handlers of faults and calls block a signal, or not. The lock of changes is held, or there is one
-/// thread.
+/// Has the library's handlers block a signal, or not. The lock of changes is held, or there is one thread.
 fn block(signal: c_int, is_blocked: bool) {
-    for ours in [libc::SIGBUS, libc::SIGSYS] {
-        if let Ok(action) = kernels(ours, None)
-            && (action.mask & bit(signal) != 0) != is_blocked
+    let bit = bit(signal);
+    let before = if is_blocked { BLOCKED.fetch_or(bit, Relaxed) } else { BLOCKED.fetch_and(!bit, Relaxed) };
+    if is_own_process() && (before & bit != 0) == is_blocked {
+        return;
+    }
+    for other in 1..=64 {
+        // An action that holds once may be over by now.
+        let is_ours = |action: &Action| action.restorer == restorer() && action.flags & SA_RESETHAND == 0;
+        if let Some(action) = kernels(other, None).ok().filter(is_ours)
+            && (action.mask & bit != 0) != is_blocked
         {
             // The kernel accepted the same with another mask.
-            let _ = kernels(ours, Some(&Action { mask: action.mask ^ bit(signal), ..action }));
+            let _ = kernels(other, Some(&Action { mask: action.mask ^ bit, ..action }));
         }
-    }
-    if is_blocked {
-        BLOCKED.fetch_or(bit(signal), Relaxed);
-    } else {
-        BLOCKED.fetch_and(!bit(signal), Relaxed);
     }
 }
 
@@ -244,11 +264,11 @@ const KNOWN: u64 = OF_KERNEL | (libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_N
 pub fn change(signal: c_int, new: Option<Action>) -> Result<Action, i64> {
     let Some(settings) = settings(signal) else { return kernels(signal, new.as_ref()) };
     let new = new.map(|action| Action { flags: action.flags & KNOWN, ..action });
-    let _guard = CHANGING.lock();
-    let kept = settings.get();
     // A child that shares this memory until it calls exec has actions of its own in the kernel, and no place for them
-    // here.
+    // here. It takes no lock: it may be killed at any time.
     let is_own = is_own_process();
+    let _guard = is_own.then(|| CHANGING.lock());
+    let kept = settings.get();
     if bit(signal) & OURS != 0 {
         if let Some(new) = new.filter(|_| is_own) {
             settings.set(new);
@@ -256,7 +276,7 @@ pub fn change(signal: c_int, new: Option<Action>) -> Result<Action, i64> {
         return Ok(kept);
     }
     let is_handler = |action: &Action| !matches!(size(action.handler), libc::SIG_DFL | libc::SIG_IGN);
-    if new.is_some_and(|new| !is_dropped(signal, &new)) {
+    if new.is_some_and(|new| if is_own { !is_dropped(signal, &new) } else { is_handler(&new) }) {
         block_here(signal);
         block(signal, true);
     }
