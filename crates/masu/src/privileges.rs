@@ -24,8 +24,8 @@ const FACTS: Row = ("facts", Capabilities::of(&Capability::ALL));
 /// `clear_refs` is writable by its owner alone.
 const PAGES: Row = ("pages", Capabilities::of(&[DacOverride, SysPtrace, Perfmon, Bpf]));
 const ATTACH: Row = ("attach", Capabilities::of(&[DacOverride, SysPtrace, SysNice, Perfmon, Bpf]));
-/// It attaches, and finds the files of rules among those that processes run.
-const SERVE: Row = ("serve", ATTACH.1);
+/// It attaches, and drops streamed pages as `aging` does, without frame numbers and settings.
+const SERVE: Row = ("serve", ATTACH.1.and(Capabilities::of(&[DacReadSearch, Fowner])));
 /// Programs are notified by signals.
 const TRACK: Row = ("track", Capabilities::of(&[DacOverride, Kill, SysPtrace, SysNice, Perfmon, Bpf]));
 const STAT: Row = ("stat", Capabilities::of(&[DacReadSearch, SysPtrace, SysAdmin]));

@@ -10,12 +10,16 @@
 //! name   = "database"
 //! select = { executable = "/usr/sbin/mariadbd", user = "mysql" }
 //! huge   = { mode = "leave" }   # measured, and not changed
+//!
+//! [[rule]]
+//! name   = "backup"
+//! select = { unit = "backup.service" }
+//! aging  = { cache = 0 }        # drops what it reads and writes behind it
 //! ```
 //!
 //! The configuration is one file, and the files of a folder beside it (`masu.d`), in the order of their names. An
 //! unknown key, a value of another type and two rules of one name are errors, each with its file and line.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -54,6 +58,8 @@ pub struct Rule {
     pub select: Select,
     /// Huge pages; `None` leaves them to a later rule.
     pub huge: Option<Huge>,
+    /// Page cache; `None` leaves it to a later rule.
+    pub cache: Option<Cache>,
 }
 
 /// Position in a configuration.
@@ -102,6 +108,15 @@ impl Default for Hot {
     fn default() -> Hot {
         Hot { max_extra_rss: Fraction::clamped(0.01), hot_fraction: NonZeroFraction::ratio(1, 4) }
     }
+}
+
+/// Pages that a process brings into the page cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cache {
+    /// Dropped behind its streams, as by `masu aging --cache 0`.
+    Drop,
+    /// Left to the kernel.
+    Leave,
 }
 
 /// Reason against a configuration.
@@ -187,13 +202,14 @@ impl Config {
 
     /// Rules without effect, each with an earlier rule of the same selector and features.
     pub fn shadowed(&self) -> Vec<(&Rule, &Rule)> {
-        let mut first: BTreeMap<String, &Rule> = BTreeMap::new();
+        let covers = |before: &Rule, rule: &Rule| {
+            before.select == rule.select
+                && (rule.huge.is_none() || before.huge.is_some())
+                && (rule.cache.is_none() || before.cache.is_some())
+        };
         let mut found = Vec::new();
-        for rule in self.rules.iter().filter(|rule| rule.huge.is_some()) {
-            match first.get(&rule.select.to_string()) {
-                Some(before) => found.push((rule, *before)),
-                None => drop(first.insert(rule.select.to_string(), rule)),
-            }
+        for (number, rule) in self.rules.iter().enumerate() {
+            found.extend(self.rules[..number].iter().find(|before| covers(before, rule)).map(|before| (rule, before)));
         }
         found
     }
@@ -222,11 +238,18 @@ struct RawConfig {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields, expecting = "a table [[rule]] with name, select and huge")]
+#[serde(deny_unknown_fields, expecting = "a table [[rule]] with name, select, huge and aging")]
 struct RawRule {
     name: Spanned<String>,
     select: Spanned<RawSelect>,
     huge: Option<Spanned<RawHuge>>,
+    aging: Option<RawAging>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table { cache }")]
+struct RawAging {
+    cache: Spanned<u32>,
 }
 
 #[derive(Deserialize)]
@@ -288,10 +311,23 @@ impl Source<'_> {
         }
         let select = self.select(raw.select)?;
         let huge = raw.huge.map(|huge| self.huge(huge)).transpose()?;
-        if huge.is_none() {
-            return Err(self.wrong(start, format!("rule {name} names no feature: expected huge = {{ mode = … }}")));
+        let cache = raw.aging.map(|aging| self.cache(&aging.cache)).transpose()?;
+        if huge.is_none() && cache.is_none() {
+            let what = "expected huge = { mode = … } or aging = { cache = … }";
+            return Err(self.wrong(start, format!("rule {name} names no feature: {what}")));
         }
-        Ok(Rule { name, place: self.place(start), select, huge })
+        Ok(Rule { name, place: self.place(start), select, huge, cache })
+    }
+
+    fn cache(&self, level: &Spanned<u32>) -> Result<Cache, BadConfig> {
+        match level.get_ref() {
+            0 => Ok(Cache::Drop),
+            100 => Ok(Cache::Leave),
+            other => {
+                let what = "expected 0 (dropped behind streams) or 100 (left to the kernel)";
+                Err(self.wrong(level.span().start, format!("cache = {other}: {what}")))
+            }
+        }
     }
 
     fn select(&self, raw: Spanned<RawSelect>) -> Result<Select, BadConfig> {
@@ -420,10 +456,13 @@ mod tests {
             "[[rule]]\nname = \"redis\"\nselect = { unit = \"redis*.service\" }\n\
              huge = { mode = \"hot\", max-extra-rss = \"5%\" }\n\
              [[rule]]\nname = \"db\"\nselect = { executable = \"/usr/sbin/mariadbd\", user = \"mysql\" }\n\
-             huge = { mode = \"leave\" }\n",
+             huge = { mode = \"leave\" }\n\
+             [[rule]]\nname = \"backup\"\nselect = { unit = \"backup.service\" }\naging = { cache = 0 }\n",
         )
         .unwrap();
-        let [redis, db] = &*config.rules else { panic!("{config:?}") };
+        let [redis, db, backup] = &*config.rules else { panic!("{config:?}") };
+        assert_eq!((backup.huge, backup.cache), (None, Some(Cache::Drop)));
+        assert_eq!((redis.cache, db.cache), (None, None));
         let hot = Hot { max_extra_rss: Fraction::clamped(0.05), ..Hot::default() };
         assert_eq!((redis.place.line, redis.huge), (2, Some(Huge::Hot(hot))));
         assert_eq!(redis.select.to_string(), "unit redis*.service");
@@ -453,6 +492,9 @@ mod tests {
             (rule("{ user = \"0\" }", "{ mode = \"warm\" }"), "line 4: unknown variant `warm`"),
             (rule("{ user = \"0\" }", "{ mode = \"leave\", hot-fraction = \"1/4\" }"), "line 4: hot-fraction has no"),
             (rule("{ user = \"0\" }", "{ mode = \"hot\", max-extra-rss = \"much\" }"), "line 4: max-extra-rss: "),
+            (rule("{ user = \"0\" }", "{ mode = \"hot\" }\naging = { cash = 0 }"), "line 5: unknown field `cash`"),
+            (rule("{ user = \"0\" }", "{ mode = \"hot\" }\naging = { cache = 7 }"), "line 5: cache = 7: expected 0"),
+            (rule("{ user = \"0\" }", "{ mode = \"hot\" }\naging = {}"), "line 5: missing field `cache`"),
             ("[[rule]]\nname = \"a b\"\nselect = { user = \"0\" }\n".to_owned(), "line 2: name = \"a b\""),
             ("[[rule]]\nname = \"a\"\nselect = { user = \"0\" }\n".to_owned(), "line 2: rule a names no feature"),
             ("[[rules]]\nname = \"a\"\n".to_owned(), "did you mean `rule`?"),
@@ -476,7 +518,8 @@ mod tests {
         let rule = |name: &str, user: &str| {
             format!("[[rule]]\nname = \"{name}\"\nselect = {{ user = \"{user}\" }}\nhuge = {{ mode = \"leave\" }}\n")
         };
-        let config = parse(&(rule("a", "0") + &rule("b", "106") + &rule("c", "root"))).unwrap();
+        let cache = rule("d", "0").replace("huge = { mode = \"leave\" }", "aging = { cache = 0 }");
+        let config = parse(&(rule("a", "0") + &rule("b", "106") + &cache + &rule("c", "root"))).unwrap();
         let shadowed: Vec<_> = config.shadowed().iter().map(|(late, early)| (&*late.name, &*early.name)).collect();
         assert_eq!(shadowed, [("c", "a")]);
     }

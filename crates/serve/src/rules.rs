@@ -2,7 +2,7 @@
 
 use glob::{MatchOptions, Pattern};
 
-use crate::config::{Config, Huge, Rule, Select};
+use crate::config::{Cache, Config, Huge, Rule, Select};
 use crate::facts::Facts;
 
 /// Rules in force for one process.
@@ -10,6 +10,8 @@ use crate::facts::Facts;
 pub struct Assignment {
     /// Huge pages.
     pub huge: Option<InForce<Huge>>,
+    /// Page cache.
+    pub cache: Option<InForce<Cache>>,
 }
 
 /// Settings of a rule for one feature.
@@ -30,7 +32,7 @@ pub fn assign(config: &Config, facts: &Facts) -> Assignment {
     if facts.is_untouchable {
         return Assignment::default();
     }
-    Assignment { huge: first(config, facts, |rule| rule.huge) }
+    Assignment { huge: first(config, facts, |rule| rule.huge), cache: first(config, facts, |rule| rule.cache) }
 }
 
 fn first<T>(config: &Config, facts: &Facts, of: impl Fn(&Rule) -> Option<T>) -> Option<InForce<T>> {
@@ -136,6 +138,17 @@ mod tests {
         let none = Facts { unit: None, groups: Vec::new(), ..facts() };
         assert_eq!(rule_of(&config, &none).as_deref(), Some("r2"));
         assert_eq!(assign(&config, &Facts { is_untouchable: true, ..facts() }), Assignment::default());
+    }
+
+    #[test]
+    fn each_feature_has_the_first_rule_that_names_it() {
+        let mut config = config(&[r#"unit = "redis*""#]);
+        let text = "[[rule]]\nname = \"cache\"\nselect = { user = \"106\" }\naging = { cache = 0 }\n\
+                    [[rule]]\nname = \"both\"\nselect = { user = \"106\" }\naging = { cache = 100 }\nhuge = { mode = \"leave\" }\n";
+        config.add(Path::new("masu.toml"), text, "").unwrap();
+        let now = assign(&config, &facts());
+        assert_eq!(now.huge.map(|huge| huge.rule).as_deref(), Some("r0"));
+        assert_eq!(now.cache, Some(InForce { rule: "cache".to_owned(), settings: Cache::Drop }));
     }
 
     proptest! {

@@ -5,10 +5,13 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use linux::page_cache::resident;
 use rustix::process::Signal;
 use serde_json::Value;
+use units::{Bytes, Pages};
 
 use super::command::{masu, said};
+use super::disk_file::DiskFile;
 use super::programs::{Running, TIME_LIMIT};
 use super::run::{Folder, Result};
 use super::run_hard::compile;
@@ -22,6 +25,7 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     a_reload_changes_only_what_changed_and_a_fault_changes_nothing;
     a_killed_service_starts_again;
     rules_are_checked_and_foreseen_without_a_change;
+    what_a_program_reads_under_a_rule_leaves_the_page_cache [DiskFiles];
 };
 
 /// Uses 32 MiB for the seconds of its last argument, or until 24 MiB of them are huge; with another argument, only once.
@@ -50,6 +54,20 @@ int main(int c, char **v) {
         for (int k = 0; k < 100; k++) for (size_t i = 0; i < n; i += 4096) p[i]++;
     printf("%ld\n", huge_kib());
     return 0;
+}
+"#;
+
+/// Reads its file after some seconds, and stays.
+const READS: &str = r#"
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+int main(int c, char **v) {
+    static char part[65536];
+    sleep(2);
+    int fd = open(v[1], O_RDONLY);
+    while (read(fd, part, sizeof part) > 0) {}
+    return sleep(300);
 }
 "#;
 
@@ -248,4 +266,50 @@ fn rules_are_checked_and_foreseen_without_a_change(_: &Host) -> Outcome {
     assert_eq!(wrong.code(), 2, "{wrong:?}");
     assert!(wrong.first_line().contains("line 3: unknown field `unt`") && wrong.err.contains("did you mean `unit`?"));
     Ok(())
+}
+
+/// Another program's pages stay, and those that the program reads once its rule is gone.
+fn what_a_program_reads_under_a_rule_leaves_the_page_cache(_: &Host) -> Outcome {
+    const LENGTH: Pages = Bytes::mib(64).pages();
+    let programs = Folder::make("serve-cache-programs")?;
+    let [ruled, other] = ["ruled", "other"].map(|name| compile(&programs, "cc", name, READS, &[]));
+    let [ruled, other] = [ruled?, other?];
+    let rules = rule("backup", &executable(&ruled), "").replace("huge = {  }", "aging = { cache = 0 }");
+    let service = Service::start("serve-cache", &rules)?;
+    let [of_ruled, of_other, later] =
+        ["ruled", "other", "later"].map(|name| DiskFile::make(&format!("serve-{name}"), LENGTH));
+    let (of_ruled, of_other, later) = (of_ruled?, of_other?, later?);
+    let reader = Running::start(Command::new(&ruled).arg(of_ruled.path()))?;
+    let others = Running::start(Command::new(&other).arg(of_other.path()))?;
+    let followed = service.waits_for("followed", 0)?;
+    assert_eq!((followed["pid"].as_i64(), &followed["rule"]), (Some(reader.pid().into()), &"backup".into()));
+    let is_in_memory = |of: &DiskFile| -> Result<u64> {
+        Ok(resident(&of.file, 0..LENGTH.0)?.iter().map(|run| run.end - run.start).sum())
+    };
+    let deadline = Instant::now() + TIME_LIMIT;
+    let dropped = || -> Result<u64> {
+        Ok(service
+            .lines()?
+            .iter()
+            .filter(|line| line["event"] == "dropped")
+            .filter_map(|line| line["bytes"].as_u64())
+            .sum())
+    };
+    while dropped()? < LENGTH.bytes().0 / 100 * 99 {
+        assert!(Instant::now() < deadline, "{:?}", service.lines()?);
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let (left, others_left) = (is_in_memory(&of_ruled)?, is_in_memory(&of_other)?);
+    assert!(left * 50 <= LENGTH.0 && others_left * 10 >= LENGTH.0 * 9, "{left} and {others_left} pages are left");
+
+    std::fs::write(service.folder.0.join("masu.toml"), rules.replace("cache = 0", "cache = 100"))?;
+    service.running.signal(Signal::HUP)?;
+    service.waits_for("reloaded", 0)?;
+    let reader = (reader, Running::start(Command::new(&ruled).arg(later.path()))?);
+    while is_in_memory(&later)? * 10 < LENGTH.0 * 9 {
+        assert!(Instant::now() < deadline, "{} pages are left", is_in_memory(&later)?);
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    drop((reader, others));
+    service.ends()
 }

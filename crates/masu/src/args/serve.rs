@@ -7,18 +7,23 @@ use clap::Args as ClapArgs;
 /// Serve all processes that rules name, from their start to their end
 ///
 /// Use it as a service, for programs that come and go: rules name processes by unit, control group, file, user and
-/// command, and their huge pages. A process is under its rule within a second of its start. A process without a rule
-/// is never touched.
+/// command, and say what masu does with their huge pages and their page cache. A process is under its rule within a
+/// second of its start. A process without a rule is never touched.
 ///
 /// SIGHUP reads the rules again, and changes only what changed; rules with an error leave those in force. Ctrl-C and
 /// SIGTERM end it. The programs go on, and keep their huge pages.
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "\
-Rules, in the order in which they are asked; the first that matches holds:
+Rules, in the order in which they are asked; the first that matches and names a feature holds for it:
   [[rule]]
   name   = \"redis\"
   select = { unit = \"redis*.service\" }
   huge   = { mode = \"hot\", max-extra-rss = \"1%\" }
+
+  [[rule]]
+  name   = \"backup\"
+  select = { unit = \"backup.service\" }
+  aging  = { cache = 0 }
 
   [[rule]]
   name   = \"rest\"
@@ -30,6 +35,8 @@ Rules, in the order in which they are asked; the first that matches holds:
   cgroup matches the groups below, too. command never stands alone: any process may take any name.
   huge: mode = \"hot\" promotes hot windows and splits idle ones, as `masu attach` does, with
   max-extra-rss and hot-fraction as there; mode = \"leave\" changes nothing.
+  aging: cache = 0 drops the pages that a process and those that it starts bring into the page cache
+  behind them, as `masu aging --cache 0` does; cache = 100 leaves them to the kernel.
 
 Examples:
   masu serve --check                    are the rules right? status 0, or 2 with the line of the fault

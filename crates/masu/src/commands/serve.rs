@@ -1,5 +1,6 @@
 //! `masu serve`.
 
+mod cache;
 mod events;
 mod huge;
 
@@ -10,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use linux::{KernelFiles, Pid, open_files, status};
 use serde_json::json;
-use serve::config::{BadConfig, Config, Huge};
+use serve::config::{BadConfig, Cache, Config, Huge};
 use serve::members::Members;
 
 use crate::args::ServeTask;
@@ -62,13 +63,13 @@ pub fn run(task: &ServeTask) -> Result<Done, Failure> {
     }
     open_files::raise();
     let _lock = only_one(&SOLE)?;
-    can_promote(&linux::probe::collapse(&*HOST))?;
+    check_host(&config)?;
     let observers = Observers::find(None)?;
     if config.rules.is_empty() {
         print::note(format_args!("{} has no rule: nothing is served", task.config.display()));
     }
     let source = Source { file: task.config.clone(), folder, reload };
-    Ok(huge::serve(Members::new(config), source, &observers, stop, task.json))
+    Ok(huge::serve(Members::new(config), source, &observers, stop, task.json)?)
 }
 
 /// Position of the rules, and the request to read them again.
@@ -94,6 +95,12 @@ impl Reload {
         signal_hook::flag::register(signal_hook::consts::SIGHUP, Arc::clone(&flag))?;
         Ok(Reload(flag))
     }
+}
+
+/// Whether the host has what the rules ask for.
+fn check_host(config: &Config) -> Result<(), Failure> {
+    let asks_for_huge_pages = config.rules.iter().any(|rule| matches!(rule.huge, Some(Huge::Hot(_))));
+    if asks_for_huge_pages { can_promote(&linux::probe::collapse(&*HOST)) } else { Ok(()) }
 }
 
 /// `masu.d` beside `masu.toml`.
@@ -130,19 +137,21 @@ fn foresee(config: Config, task: &ServeTask) -> Result<Done, Failure> {
     let found = members.look(&*HOST).map_err(|error| Failure::new(&error))?;
     let mut out = print::out();
     if !task.json {
-        writeln!(out, "{:>8}  {:<16}  {:<16}  huge pages", "process", "command", "rule")?;
+        writeln!(out, "{:>8}  {:<16}  {:<16}  effect", "process", "command", "rule")?;
     }
     let mut number = 0;
     for change in found {
-        let Some(huge) = change.now.huge else { continue };
+        let huge = change.now.huge.map(|huge| ("huge", huge.rule, in_words(&huge.settings)));
+        let cache = change.now.cache.map(|cache| ("cache", cache.rule, cache_in_words(cache.settings).to_owned()));
         let Some(name) = name_of(&*HOST, change.pid) else { continue };
-        number += 1;
-        let what = in_words(&huge.settings);
-        if task.json {
-            let line = json!({ "pid": change.pid, "name": name.text(), "rule": huge.rule, "huge": what });
-            writeln!(out, "{line}")?;
-        } else {
-            writeln!(out, "{:>8}  {:<16}  {:<16}  {what}", change.pid, name.to_string(), huge.rule)?;
+        for (feature, rule, what) in huge.into_iter().chain(cache) {
+            number += 1;
+            if task.json {
+                writeln!(out, "{}", json!({ "pid": change.pid, "name": name.text(), "rule": rule, feature: what }))?;
+            } else {
+                let of = if feature == "huge" { "huge pages" } else { "page cache" };
+                writeln!(out, "{:>8}  {:<16}  {rule:<16}  {of} {what}", change.pid, name.to_string())?;
+            }
         }
     }
     if number == 0 && !task.json {
@@ -160,6 +169,13 @@ fn in_words(huge: &Huge) -> String {
     match huge {
         Huge::Hot(hot) => format!("hot, memory grows by {} at most", hot.max_extra_rss),
         Huge::Leave => "left as they are".to_owned(),
+    }
+}
+
+fn cache_in_words(cache: Cache) -> &'static str {
+    match cache {
+        Cache::Drop => "dropped behind streams",
+        Cache::Leave => "left to the kernel",
     }
 }
 

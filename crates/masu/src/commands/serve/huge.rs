@@ -11,13 +11,14 @@ use linux::process_lock::ProcessLock;
 use linux::{Pid, status};
 use sd_notify::NotifyState;
 use serde_json::{Value, json};
-use serve::config::{Hot, Huge};
+use serve::config::{Cache, Config, Hot, Huge};
 use serve::members::Members;
 use serve::rules::InForce;
 use units::{Bytes, Fraction};
 
+use super::cache::{News, Streaming};
 use super::events::Events;
-use super::{Source, in_words, name_of};
+use super::{Source, cache_in_words, check_host, in_words, name_of};
 use crate::commands::attach::open;
 use crate::failure::Failure;
 use crate::open::{Observers, Purpose, admit, hold_silently};
@@ -41,7 +42,11 @@ const GROWN_EVERY: Duration = Duration::from_secs(2);
 const AGAIN_AFTER: Duration = Duration::from_secs(60);
 
 /// Serves until it is stopped.
-pub fn serve(members: Members, source: Source, observers: &Observers, stop: Stop, json: bool) -> Done {
+///
+/// # Errors
+/// When the system has no thread left.
+pub fn serve(members: Members, source: Source, observers: &Observers, stop: Stop, json: bool) -> std::io::Result<Done> {
+    let streaming = Some(Streaming::begin()?);
     let settings =
         Settings { rate: rate_limiter::MEASURED, until: Until::Stopped, dry_run: false, round_min: ROUND_MIN };
     let mut events = Events::new(json);
@@ -57,6 +62,7 @@ pub fn serve(members: Members, source: Source, observers: &Observers, stop: Stop
         events,
         waiting: BTreeMap::new(),
         served: BTreeMap::new(),
+        streaming,
         arrived: Vec::new(),
         released: Vec::new(),
         looked: None,
@@ -69,7 +75,15 @@ pub fn serve(members: Members, source: Source, observers: &Observers, stop: Stop
     attach(&mut targets, settings, &mut host);
     targets.append(&mut host.arrived);
     targets.into_iter().for_each(|target| host.leaves(&target));
-    host.events.done()
+    tell_manager(NotifyState::Stopping);
+    let rest = host.streaming.take().map(Streaming::end);
+    host.tell_of_cache(rest.unwrap_or_default());
+    Ok(host.events.done())
+}
+
+/// The configuration, if this host has what its rules ask for.
+fn can_serve(config: Config) -> Result<Config, Failure> {
+    check_host(&config).map(|()| config)
 }
 
 /// Tells systemd, if it started this process.
@@ -107,6 +121,8 @@ struct Host<'a> {
     events: Events,
     waiting: BTreeMap<Pid, Waiting>,
     served: BTreeMap<Pid, Served>,
+    /// Page cache of the members; `None` once the service ends.
+    streaming: Option<Streaming>,
     arrived: Vec<Target>,
     /// Processes whose rule no longer asks for hot windows, or asks for other settings.
     released: Vec<Pid>,
@@ -130,10 +146,14 @@ impl Host<'_> {
         match self.members.look(&*HOST) {
             Ok(changes) => {
                 self.note_left_out();
-                changes.into_iter().for_each(|change| self.change(change.pid, change.now.huge));
+                for change in changes {
+                    self.change(change.pid, change.now.huge);
+                    self.change_cache(change.pid, change.now.cache);
+                }
             }
             Err(error) => tracing::warn!(%error, "processes cannot be listed"),
         }
+        self.tell_of_cache(self.streaming.as_ref().map(Streaming::news).unwrap_or_default());
         let now = self.start.elapsed();
         let due: Vec<Pid> =
             self.waiting.iter().filter(|(_, waiting)| waiting.due <= now).map(|(pid, _)| *pid).collect();
@@ -150,7 +170,8 @@ impl Host<'_> {
 
     /// Reads the rules again, if asked to.
     fn reload(&mut self) {
-        match self.source.reloaded() {
+        let read = self.source.reloaded().map(|read| read.map_err(Failure::new));
+        match read.map(|read| read.and_then(can_serve)) {
             None => {}
             Some(Ok(config)) => {
                 let rules = config.rules.len();
@@ -158,14 +179,43 @@ impl Host<'_> {
                 self.looked = None;
                 self.events.say("reloaded", &format!("read again: {rules} rules"), json!({ "rules": rules }));
             }
-            Some(Err(error)) => {
-                let text = format!("the rules in force stay: {error}");
-                self.events.say("not-reloaded", &text, json!({ "reason": error.to_string() }));
+            Some(Err(why)) => {
+                let text = format!("the rules in force stay: {}", why.line());
+                self.events.say("not-reloaded", &text, json!({ "reason": why.line() }));
+            }
+        }
+    }
+
+    fn change_cache(&mut self, pid: Pid, now: Option<InForce<Cache>>) {
+        let first = self.streaming.as_mut().and_then(|streaming| streaming.change(pid, now));
+        if let (Some(rule), Some(name)) = (first, name_of(&*HOST, pid)) {
+            let text = format!("rule {rule}: page cache {}", cache_in_words(Cache::Drop));
+            self.events.say_of("followed", pid, &name, &text, json!({ "rule": rule }));
+        }
+    }
+
+    fn tell_of_cache(&mut self, news: Vec<News>) {
+        for one in news {
+            match one {
+                News::Event(event) => {
+                    let fields = serde_json::to_value(&*event).unwrap_or_default();
+                    let kind = fields["event"].as_str().unwrap_or_default().to_owned();
+                    self.events.say(&kind, &event.to_string(), fields);
+                }
+                News::Refused(why) => {
+                    let text = format!("streams are not followed: {}; {}", why.reason, why.remedy);
+                    self.events.say("refused", &text, json!({ "reason": why.reason }));
+                }
             }
         }
     }
 
     fn change(&mut self, pid: Pid, now: Option<InForce<Huge>>) {
+        let of_served = self.served.get(&pid).filter(|_| !self.released.contains(&pid)).map(|served| &served.rule);
+        let in_force = self.waiting.get(&pid).map(|waiting| &waiting.rule).or(of_served);
+        if now.is_some() && now.as_ref() == in_force {
+            return;
+        }
         self.waiting.remove(&pid);
         if self.served.contains_key(&pid) && !self.released.contains(&pid) {
             self.released.push(pid);
@@ -299,7 +349,7 @@ impl Control for Host<'_> {
     }
 
     fn cpu_time(&self) -> Duration {
-        linux::cpu_time::of_process()
+        linux::cpu_time::of_thread()
     }
 
     fn arrivals(&mut self) -> Vec<Target> {
