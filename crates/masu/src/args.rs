@@ -19,7 +19,7 @@ use units::{Bytes, Fraction, NonZeroFraction};
 
 pub use aging::{AgingTask, Budget};
 pub use llc::{DomainBy, LlcPart, LlcRunTask, LlcTask, PlanTask, SharedTask, SimulateTask};
-pub use serve::ServeTask;
+pub use serve::{ServeTask, StatusTask};
 pub use set::{SetTask, Word};
 
 /// Place each page of a Linux program: huge pages, far memory, page cache, cache partitions
@@ -41,6 +41,7 @@ Examples:
   masu attach PID --dry-run             the plan, and its price in memory
   masu attach PID --until-settled       promote, report, and end
   masu serve                            serve all processes that rules name
+  masu status                           its rules, and each process under them
   masu track                            serve cooperating programs (libmasu)
   masu run -- ./solver input            huge pages from the first touch
   masu run --local 4GiB -- ./solver     4 GiB in memory, the rest in a file
@@ -85,6 +86,7 @@ pub enum Task {
     Pages(PagesTask),
     Attach(AttachTask),
     Serve(ServeTask),
+    Status(StatusTask),
     Track(TrackTask),
     Run(RunTask),
     Stat(StatTask),

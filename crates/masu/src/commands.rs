@@ -11,4 +11,5 @@ pub mod run;
 pub mod serve;
 pub mod set;
 pub mod stat;
+pub mod status;
 pub mod track;

@@ -36,7 +36,7 @@ use linux::open_files;
 use linux::runtime_directory::DIRECTORY;
 
 use args::{Args, Task};
-use commands::{aging, attach, census, completions, facts, llc, pages, run, serve, set, stat, track};
+use commands::{aging, attach, census, completions, facts, llc, pages, run, serve, set, stat, status, track};
 use failure::Failure;
 use launch::child::{Relay, check_open_files};
 use terminal::{log, print};
@@ -104,6 +104,7 @@ pub fn main() -> ExitCode {
         Task::Serve(task) => serve::run(task),
         Task::Track(task) => track::run(task),
         Task::Stat(task) => stat::run(task),
+        Task::Status(task) => status::run(task),
         Task::Census(task) => census::run(task),
         Task::Aging(task) => return aging::run(task, relay),
         Task::Llc(task) => llc::run(task),

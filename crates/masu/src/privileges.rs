@@ -26,6 +26,8 @@ const PAGES: Row = ("pages", Capabilities::of(&[DacOverride, SysPtrace, Perfmon,
 const ATTACH: Row = ("attach", Capabilities::of(&[DacOverride, SysPtrace, SysNice, Perfmon, Bpf]));
 /// It attaches, and drops streamed pages as `aging` does, without frame numbers and settings.
 const SERVE: Row = ("serve", ATTACH.1.and(Capabilities::of(&[DacReadSearch, Fowner])));
+/// The socket of the service is root's.
+const STATUS: Row = ("status", Capabilities::of(&[]));
 /// Programs are notified by signals.
 const TRACK: Row = ("track", Capabilities::of(&[DacOverride, Kill, SysPtrace, SysNice, Perfmon, Bpf]));
 const STAT: Row = ("stat", Capabilities::of(&[DacReadSearch, SysPtrace, SysAdmin]));
@@ -72,6 +74,7 @@ pub fn of(task: &Task, has_scan: bool) -> Capabilities {
         Task::Pages(_) => (PAGES, true),
         Task::Attach(_) => (ATTACH, true),
         Task::Serve(_) => (SERVE, true),
+        Task::Status(_) => (STATUS, false),
         Task::Track(_) => (TRACK, true),
         Task::Stat(_) => (STAT, true),
         Task::Set(task) => (of_set(task), true),

@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use units::{Bytes, Pages};
 
-use super::command::{masu, said};
+use super::command::{json, masu, said};
 use super::disk_file::DiskFile;
 use super::programs::{Running, TIME_LIMIT};
 use super::run::{Folder, Result};
@@ -25,6 +25,7 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     a_reload_changes_only_what_changed_and_a_fault_changes_nothing;
     a_killed_service_starts_again;
     rules_are_checked_and_foreseen_without_a_change;
+    the_running_service_tells_its_state;
     what_a_program_reads_under_a_rule_leaves_the_page_cache [DiskFiles];
 };
 
@@ -312,4 +313,65 @@ fn what_a_program_reads_under_a_rule_leaves_the_page_cache(_: &Host) -> Outcome 
     }
     drop((reader, others));
     service.ends()
+}
+
+/// Also to the next one after a client that does not read.
+fn the_running_service_tells_its_state(_: &Host) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let without = said(&["status"])?;
+    assert_eq!((without.code(), without.first_line()), (2, "masu: no masu serve is running"), "{without:?}");
+    let programs = Folder::make("serve-status-programs")?;
+    let hot = compile(&programs, "cc", "hot", HOT, &[])?;
+    let small = compile(&programs, "cc", "small", READS, &[])?;
+    let service = Service::start(
+        "serve-status",
+        &(rule("hot", &executable(&hot), IS_HOT) + &rule("small", &executable(&small), IS_HOT)),
+    )?;
+    let ends = Running::start(Command::new(&hot).arg("60"))?;
+    let hot = Running::start(Command::new(&hot).args(["once", "300"]))?;
+    let small = Running::start(Command::new(&small).arg(&small))?;
+    let deadline = Instant::now() + TIME_LIMIT;
+    let state = loop {
+        let state = json(&["status", "--json"])?;
+        let processes = state["processes"].as_array().ok_or("no processes")?;
+        let is_settled = processes.iter().any(|process| process["state"] == "settled");
+        // Of a process that has ended, too.
+        if processes.len() == 2 && is_settled && state["rules"][0]["windows"]["promoted"].as_u64() >= Some(12) {
+            break state;
+        }
+        assert!(Instant::now() < deadline, "{state}");
+        std::thread::sleep(Duration::from_millis(100));
+    };
+    let of = |running: &Running| {
+        let mut all = state["processes"].as_array().into_iter().flatten();
+        all.find(|process| process["pid"].as_i64() == Some(running.pid().into())).cloned().unwrap_or_default()
+    };
+    let (of_hot, of_small) = (of(&hot), of(&small));
+    assert_eq!((&of_hot["rule"], &of_hot["name"], &of_hot["feature"]), (&"hot".into(), &"hot".into(), &"huge".into()));
+    assert_eq!((&of_hot["state"], &of_hot["promoted"]), (&"settled".into(), &0.into()), "{of_hot}");
+    assert_eq!((&of_small["rule"], &of_small["state"]), (&"small".into(), &"waiting".into()), "{of_small}");
+    let one = said(&["status", "small"])?;
+    assert!(one.out.contains(" waiting") && !one.out.contains("hot     "), "{}", one.out);
+    let own = std::process::id().to_string();
+    let other = said(&["status", &own])?;
+    assert_eq!((other.code(), other.first_line()), (2, format!("masu: no rule holds for process {own}").as_str()));
+    let other = said(&["status", "warm"])?;
+    assert_eq!((other.code(), other.first_line()), (2, "masu: no rule warm is in force; rules: hot, small"));
+
+    let _silent = std::os::unix::net::UnixStream::connect("/run/masu/serve.sock")?;
+    let metrics = said(&["status", "--openmetrics"])?;
+    assert_eq!((metrics.code(), metrics.out.lines().last()), (0, Some("# EOF")), "{metrics:?}");
+    let promoted =
+        metrics.out.lines().find_map(|line| line.strip_prefix("masu_windows_total{rule=\"hot\",result=\"promoted\"} "));
+    assert!(promoted.and_then(|number| number.parse::<u64>().ok()) >= Some(12), "{}", metrics.out);
+    assert!(
+        metrics.out.contains("\nmasu_members{rule=\"small\",feature=\"huge\",state=\"waiting\"} 1\n"),
+        "{}",
+        metrics.out
+    );
+    assert!(huge_kib(ends)? >= 24 << 10);
+    drop((hot, small));
+    service.ends()?;
+    assert_eq!(said(&["status"])?.first_line(), "masu: no masu serve is running");
+    Ok(())
 }

@@ -60,3 +60,31 @@ pub struct ServeTask {
     #[arg(long)]
     pub json: bool,
 }
+
+/// Print the rules of the running `masu serve`, and the state of each process under them
+///
+/// Use it to see what the service does, and why a process is not served. Needs root.
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "\
+States of a process: waiting (it is smaller than 8 MiB, or comes next), refused (with the reason), served,
+settled (nothing has changed for some rounds), left (its rule asks for no change).
+
+Examples:
+  masu status                           all rules and processes
+  masu status redis 4121                one rule, and one process
+  masu status --json                    for programs
+  masu status --openmetrics > /var/lib/prometheus/node-exporter/masu.prom
+                                        for the textfile collector of node_exporter")]
+pub struct StatusTask {
+    /// Rules or processes [default: all]
+    #[arg(value_name = "RULE|PID")]
+    pub of: Vec<String>,
+
+    /// Print a JSON object
+    #[arg(long)]
+    pub json: bool,
+
+    /// Print the metrics as text of OpenMetrics
+    #[arg(long, conflicts_with_all = ["json", "of"])]
+    pub openmetrics: bool,
+}

@@ -1,5 +1,6 @@
 //! `masu serve`.
 
+pub mod board;
 mod cache;
 mod events;
 mod huge;
@@ -9,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+use board::Board;
 use linux::{KernelFiles, Pid, open_files, status};
 use serde_json::json;
 use serve::config::{BadConfig, Cache, Config, Huge};
@@ -68,8 +70,15 @@ pub fn run(task: &ServeTask) -> Result<Done, Failure> {
     if config.rules.is_empty() {
         print::note(format_args!("{} has no rule: nothing is served", task.config.display()));
     }
+    let board = Board::begin().map_err(|error| {
+        let at = board::path();
+        Failure::new(format!("cannot listen at {}: {}", at.display(), linux::describe_io(&error)))
+            .remedy("`masu status` asks there: the folder must be root's, and on a file system that takes sockets.")
+    })?;
     let source = Source { file: task.config.clone(), folder, reload };
-    Ok(huge::serve(Members::new(config), source, &observers, stop, task.json)?)
+    let done = huge::serve(Members::new(config), source, &observers, stop, &board, task.json)?;
+    board.end();
+    Ok(done)
 }
 
 /// Position of the rules, and the request to read them again.

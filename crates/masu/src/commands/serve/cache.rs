@@ -77,6 +77,11 @@ impl Streaming {
         is_first.then_some(rule)
     }
 
+    /// Members, with the rule of each.
+    pub fn members(&self) -> impl Iterator<Item = (Pid, &str)> {
+        self.members.iter().map(|(pid, member)| (*pid, &*member.rule))
+    }
+
     /// News since the last call.
     pub fn news(&self) -> Vec<News> {
         self.news.try_iter().collect()

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use access::Backend;
+use aging::report::Event;
 use hugepages::attach::{Control, Doing, ROUND_MIN, Settings, Until, attach};
 use hugepages::target::{Phase, Target};
 use hugepages::{policy, rate_limiter};
@@ -11,11 +12,13 @@ use linux::process_lock::ProcessLock;
 use linux::{Pid, status};
 use sd_notify::NotifyState;
 use serde_json::{Value, json};
-use serve::config::{Cache, Config, Hot, Huge};
+use serve::config::{Cache, Config, Hot, Huge, Rule};
 use serve::members::Members;
 use serve::rules::InForce;
+use serve::snapshot::{Feature, OfProcess, OfRule, Snapshot, State, Windows};
 use units::{Bytes, Fraction};
 
+use super::board::Board;
 use super::cache::{News, Streaming};
 use super::events::Events;
 use super::{Source, cache_in_words, check_host, in_words, name_of};
@@ -45,7 +48,14 @@ const AGAIN_AFTER: Duration = Duration::from_secs(60);
 ///
 /// # Errors
 /// When the system has no thread left.
-pub fn serve(members: Members, source: Source, observers: &Observers, stop: Stop, json: bool) -> std::io::Result<Done> {
+pub fn serve(
+    members: Members,
+    source: Source,
+    observers: &Observers,
+    stop: Stop,
+    board: &Board,
+    json: bool,
+) -> std::io::Result<Done> {
     let streaming = Some(Streaming::begin()?);
     let settings =
         Settings { rate: rate_limiter::MEASURED, until: Until::Stopped, dry_run: false, round_min: ROUND_MIN };
@@ -59,7 +69,11 @@ pub fn serve(members: Members, source: Source, observers: &Observers, stop: Stop
         members,
         source,
         observers,
+        board,
         events,
+        reload_failed: None,
+        totals: BTreeMap::new(),
+        dropped: Bytes(0),
         waiting: BTreeMap::new(),
         served: BTreeMap::new(),
         streaming,
@@ -98,8 +112,8 @@ struct Waiting {
     hot: Hot,
     /// Time of the next try.
     due: Duration,
-    /// The reason was said.
-    is_refused: bool,
+    /// Reason of the last refusal, which was said.
+    refused: Option<String>,
 }
 
 /// A member that is served.
@@ -108,6 +122,8 @@ struct Served {
     user: u32,
     /// Nothing has changed for some rounds.
     is_settled: bool,
+    windows: Windows,
+    extra_rss: Bytes,
     _held: ProcessLock,
 }
 
@@ -118,7 +134,14 @@ struct Host<'a> {
     members: Members,
     source: Source,
     observers: &'a Observers,
+    board: &'a Board,
     events: Events,
+    /// Fault of the rules that were read last.
+    reload_failed: Option<String>,
+    /// Windows of processes that have left, by rule.
+    totals: BTreeMap<String, Windows>,
+    /// Dropped behind streams.
+    dropped: Bytes,
     waiting: BTreeMap<Pid, Waiting>,
     served: BTreeMap<Pid, Served>,
     /// Page cache of the members; `None` once the service ends.
@@ -138,6 +161,9 @@ impl Host<'_> {
     /// Looks for processes that came, left or changed, if it is time.
     fn look(&mut self) {
         self.reload();
+        if self.board.is_asked() {
+            self.board.answer(self.snapshot());
+        }
         if self.looked.is_some_and(|looked| looked.elapsed() < LOOK_EVERY) {
             return;
         }
@@ -160,6 +186,40 @@ impl Host<'_> {
         due.into_iter().for_each(|pid| self.try_in(pid));
     }
 
+    fn snapshot(&self) -> Snapshot {
+        let mut processes = Vec::new();
+        for (pid, Waiting { rule, refused, .. }) in &self.waiting {
+            let state = if refused.is_some() { State::Refused } else { State::Waiting };
+            processes.push(of_process(*pid, Feature::Huge, &rule.rule, state, refused.clone()));
+        }
+        for (pid, served) in &self.served {
+            let state = if served.is_settled { State::Settled } else { State::Served };
+            let (windows, extra_rss_bytes) = (served.windows, served.extra_rss);
+            let process = of_process(*pid, Feature::Huge, &served.rule.rule, state, None);
+            processes.push(OfProcess { windows, extra_rss_bytes, ..process });
+        }
+        let streaming = self.streaming.iter().flat_map(Streaming::members);
+        processes.extend(streaming.map(|(pid, rule)| of_process(pid, Feature::Cache, rule, State::Served, None)));
+        processes.sort_by_key(|process| (process.pid, process.feature));
+        let of_rule = |rule: &Rule| {
+            let huge = rule.huge.iter().map(|huge| format!("huge pages {}", in_words(huge)));
+            let cache = rule.cache.iter().map(|cache| format!("page cache {}", cache_in_words(*cache)));
+            let mut windows = self.totals.get(&rule.name).copied().unwrap_or_default();
+            let now = self.served.values().filter(|served| served.rule.rule == rule.name);
+            now.for_each(|served| windows += served.windows);
+            let effects = huge.chain(cache).collect();
+            OfRule { name: rule.name.clone(), select: rule.select.to_string(), effects, windows }
+        };
+        Snapshot {
+            run_s: self.start.elapsed().as_secs_f64(),
+            cpu_s: linux::cpu_time::of_process().as_secs_f64(),
+            reload_failed: self.reload_failed.clone(),
+            cache_dropped_bytes: self.dropped,
+            rules: self.members.config().rules.iter().map(of_rule).collect(),
+            processes,
+        }
+    }
+
     fn note_left_out(&mut self) {
         let left_out = self.members.left_out();
         if left_out > 0 && !std::mem::replace(&mut self.is_too_many, true) {
@@ -177,11 +237,13 @@ impl Host<'_> {
                 let rules = config.rules.len();
                 self.members.reload(config);
                 self.looked = None;
+                self.reload_failed = None;
                 self.events.say("reloaded", &format!("read again: {rules} rules"), json!({ "rules": rules }));
             }
             Some(Err(why)) => {
                 let text = format!("the rules in force stay: {}", why.line());
                 self.events.say("not-reloaded", &text, json!({ "reason": why.line() }));
+                self.reload_failed = Some(why.line().to_owned());
             }
         }
     }
@@ -198,6 +260,9 @@ impl Host<'_> {
         for one in news {
             match one {
                 News::Event(event) => {
+                    if let Event::Dropped { bytes, .. } = *event {
+                        self.dropped += bytes;
+                    }
                     let fields = serde_json::to_value(&*event).unwrap_or_default();
                     let kind = fields["event"].as_str().unwrap_or_default().to_owned();
                     self.events.say(&kind, &event.to_string(), fields);
@@ -221,7 +286,7 @@ impl Host<'_> {
             self.released.push(pid);
         }
         if let Some(rule @ InForce { settings: Huge::Hot(hot), .. }) = now {
-            self.waiting.insert(pid, Waiting { rule, hot, due: Duration::ZERO, is_refused: false });
+            self.waiting.insert(pid, Waiting { rule, hot, due: Duration::ZERO, refused: None });
         }
     }
 
@@ -240,7 +305,17 @@ impl Host<'_> {
                 self.waiting.remove(&pid);
                 let text = format!("rule {}: {}", rule.rule, in_words(&rule.settings));
                 self.events.say_of("admitted", pid, &target.name, &text, json!({ "rule": rule.rule }));
-                self.served.insert(pid, Served { rule, user, is_settled: false, _held: held });
+                self.served.insert(
+                    pid,
+                    Served {
+                        rule,
+                        user,
+                        is_settled: false,
+                        windows: Windows::default(),
+                        extra_rss: Bytes(0),
+                        _held: held,
+                    },
+                );
                 self.arrived.push(target);
             }
             Err(failure) => self.refuse(pid, &rule.rule, &failure),
@@ -278,7 +353,7 @@ impl Host<'_> {
         // A place may be free soon.
         let is_full = self.served.len() >= OF_USER_MOST;
         waiting.due = now + if is_full { GROWN_EVERY } else { AGAIN_AFTER };
-        let is_first = !std::mem::replace(&mut waiting.is_refused, true);
+        let is_first = waiting.refused.replace(failure.line().to_owned()).is_none();
         // Without a name it has ended.
         if let (true, Some(name)) = (is_first, name_of(&*HOST, pid)) {
             let text = format!("rule {rule}: {}", failure.line());
@@ -289,6 +364,7 @@ impl Host<'_> {
     /// Says once that a program has settled, with its totals.
     fn note_settled(&mut self, target: &Target) {
         let Some(served) = self.served.get_mut(&target.pid) else { return };
+        (served.windows, served.extra_rss) = (windows_of(target), target.extra_rss());
         let is_settled = target.phase == Phase::Settled;
         if std::mem::replace(&mut served.is_settled, is_settled) || !is_settled {
             return;
@@ -300,6 +376,7 @@ impl Host<'_> {
 
     fn leaves(&mut self, target: &Target) {
         let rule = self.served.remove(&target.pid).map(|served| served.rule.rule).unwrap_or_default();
+        *self.totals.entry(rule.clone()).or_default() += windows_of(target);
         let why = match (&target.failure, target.phase) {
             (Some(error), _) => format!("cannot be served any more: {error}"),
             (None, Phase::Ended) => "has ended".to_owned(),
@@ -310,6 +387,17 @@ impl Host<'_> {
         fields["reason"] = json!(why);
         self.events.say_of("left", target.pid, &target.name, &text, fields);
     }
+}
+
+fn of_process(pid: Pid, feature: Feature, rule: &str, state: State, why: Option<String>) -> OfProcess {
+    let name = name_of(&*HOST, pid).map(|name| name.to_string()).unwrap_or_default();
+    let (windows, extra_rss_bytes) = (Windows::default(), Bytes(0));
+    OfProcess { pid, name, feature, rule: rule.to_owned(), state, why, windows, extra_rss_bytes }
+}
+
+fn windows_of(target: &Target) -> Windows {
+    let totals = &target.totals;
+    Windows { promoted: totals.promoted, demoted: totals.demoted, refused: totals.refused }
 }
 
 fn totals_in_words(target: &Target) -> String {
