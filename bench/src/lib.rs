@@ -40,6 +40,7 @@ pub mod redis;
 pub mod remote;
 pub mod report;
 pub mod scan;
+pub mod service;
 pub mod session;
 pub mod setting;
 pub mod side_by_side;

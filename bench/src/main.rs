@@ -7,8 +7,8 @@ use anyhow::{Result, ensure};
 use bench::aging::{backup, idle_service, served, writers};
 use bench::session::Session;
 use bench::{
-    census, demo, field, idle_cost, known_hot_set, llc, memcached, paper, redis, remote, scan, sparse, stacks, startup,
-    superpages, torture, track, transpose,
+    census, demo, field, idle_cost, known_hot_set, llc, memcached, paper, redis, remote, scan, service, sparse, stacks,
+    startup, superpages, torture, track, transpose,
 };
 use clap::{Parser, Subcommand};
 
@@ -63,6 +63,8 @@ benches! {
     Scan: scan;
     /// Cost of a settled masu
     IdleCost: idle_cost;
+    /// Cost of `masu serve` beside many processes, and its delay at the start of one
+    Service: service;
     /// A program that checks its own memory under masu
     Torture: torture;
     /// The Super Page paper's matrix transposition, over dimensions
@@ -112,7 +114,7 @@ benches! {
 }
 
 /// Benchmarks of `all`: hours on a small machine, most of them the paper's 400 rounds.
-const ALL: [&[&str]; 31] = [
+const ALL: [&[&str]; 32] = [
     &["scan"],
     &["known-hot-set"],
     &["sparse"],
@@ -120,6 +122,7 @@ const ALL: [&[&str]; 31] = [
     &["redis", "--dist", "uniform"],
     &["redis", "--dist", "uniform", "--gib", "4"],
     &["idle-cost"],
+    &["service", "--processes", "2000", "--starts", "1000"],
     &["torture"],
     &["startup"],
     &["stacks"],

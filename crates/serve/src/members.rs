@@ -14,8 +14,10 @@ use crate::rules::{Assignment, assign};
 
 /// Number of first looks with facts each time.
 const YOUNG_LOOKS: u32 = 6;
-/// Number of looks for one turn of all others.
+/// Smallest number of looks for one turn of all others.
 const TURN: u64 = 40;
+/// Most of the others that are read in one look, so that many processes cost no more.
+const OTHERS_MOST: u64 = 25;
 /// Most followed processes.
 const MEMBERS_MOST: usize = 100_000;
 
@@ -84,13 +86,14 @@ impl Members {
             // Installed, replaced or mounted meanwhile.
             self.executables = executables(&self.config);
         }
+        let turn = TURN.max(listed.len() as u64 / OTHERS_MOST);
         self.left_out = listed.len().saturating_sub(MEMBERS_MOST);
         let mut changes = Vec::new();
         let mut before = std::mem::take(&mut self.all);
         for pid in listed.into_iter().take(MEMBERS_MOST) {
             let known = before.remove(&pid);
             let is_due = known.as_ref().is_none_or(|known| {
-                known.looks < YOUNG_LOOKS || u64::from(pid.0.unsigned_abs()) % TURN == self.look % TURN
+                known.looks < YOUNG_LOOKS || u64::from(pid.0.unsigned_abs()) % turn == self.look % turn
             });
             let member = if is_due { self.read(files, pid, known.as_ref()) } else { known.clone() };
             let now = member.as_ref().map(|member| member.assignment.clone()).unwrap_or_default();

@@ -39,8 +39,12 @@ const WORTH_IT: Bytes = Bytes::mib(8);
 const SERVED_MOST: usize = 2000;
 /// Most of them of one user other than root.
 const OF_USER_MOST: usize = SERVED_MOST / 4;
-/// Time between two looks at the size of a small member.
-const GROWN_EVERY: Duration = Duration::from_secs(2);
+/// Bounds of the time between two looks at the size of a small member: a quarter of the time that it was small.
+const GROWN_EVERY: [Duration; 2] = [SLICE, Duration::from_secs(20)];
+/// Most members that are tried again in one look, so that many small ones cost no more.
+const AGAIN_EACH_LOOK: usize = 25;
+/// Time until the next try of a member for which there is no place.
+const PLACE_EVERY: Duration = Duration::from_secs(2);
 /// Time between two tries of a member that could not be served.
 const AGAIN_AFTER: Duration = Duration::from_secs(60);
 
@@ -110,6 +114,7 @@ fn tell_manager(state: NotifyState<'_>) {
 struct Waiting {
     rule: InForce<Huge>,
     hot: Hot,
+    since: Duration,
     /// Time of the next try.
     due: Duration,
     /// Reason of the last refusal, which was said.
@@ -165,7 +170,8 @@ impl Host<'_> {
             self.board.answer(self.snapshot());
         }
         if self.looked.is_some_and(|looked| looked.elapsed() < LOOK_EVERY) {
-            return;
+            // A new member is small first.
+            return self.try_all();
         }
         self.looked = Some(Instant::now());
         tell_manager(NotifyState::Watchdog);
@@ -180,10 +186,7 @@ impl Host<'_> {
             Err(error) => tracing::warn!(%error, "processes cannot be listed"),
         }
         self.tell_of_cache(self.streaming.as_ref().map(Streaming::news).unwrap_or_default());
-        let now = self.start.elapsed();
-        let due: Vec<Pid> =
-            self.waiting.iter().filter(|(_, waiting)| waiting.due <= now).map(|(pid, _)| *pid).collect();
-        due.into_iter().for_each(|pid| self.try_in(pid));
+        self.try_all();
     }
 
     fn snapshot(&self) -> Snapshot {
@@ -218,6 +221,18 @@ impl Host<'_> {
             rules: self.members.config().rules.iter().map(of_rule).collect(),
             processes,
         }
+    }
+
+    /// Tries all new members, and some of those that were tried before, the youngest first.
+    fn try_all(&mut self) {
+        let now = self.start.elapsed();
+        let due = self.waiting.iter().filter(|(_, waiting)| waiting.due <= now);
+        let (new, mut old): (Vec<_>, Vec<_>) =
+            due.map(|(pid, waiting)| (*pid, waiting)).partition(|(_, waiting)| waiting.due == Duration::ZERO);
+        old.sort_by_key(|(_, waiting)| std::cmp::Reverse(waiting.since));
+        let tried = new.into_iter().chain(old.into_iter().take(AGAIN_EACH_LOOK));
+        let tried: Vec<Pid> = tried.map(|(pid, _)| pid).collect();
+        tried.into_iter().for_each(|pid| self.try_in(pid));
     }
 
     fn note_left_out(&mut self) {
@@ -286,7 +301,8 @@ impl Host<'_> {
             self.released.push(pid);
         }
         if let Some(rule @ InForce { settings: Huge::Hot(hot), .. }) = now {
-            self.waiting.insert(pid, Waiting { rule, hot, due: Duration::ZERO, refused: None });
+            self.waiting
+                .insert(pid, Waiting { rule, hot, since: self.start.elapsed(), due: Duration::ZERO, refused: None });
         }
     }
 
@@ -294,7 +310,7 @@ impl Host<'_> {
     fn try_in(&mut self, pid: Pid) {
         let now = self.start.elapsed();
         let Some(waiting) = self.waiting.get_mut(&pid) else { return };
-        waiting.due = now + GROWN_EVERY;
+        waiting.due = now + ((now - waiting.since) / 4).clamp(GROWN_EVERY[0], GROWN_EVERY[1]);
         let is_large = |status: status::Status| status.rss >= WORTH_IT || status.first_thread_ended();
         if self.served.contains_key(&pid) || !status::status(&*HOST, pid).is_ok_and(is_large) {
             return;
@@ -352,7 +368,7 @@ impl Host<'_> {
         let Some(waiting) = self.waiting.get_mut(&pid) else { return };
         // A place may be free soon.
         let is_full = self.served.len() >= OF_USER_MOST;
-        waiting.due = now + if is_full { GROWN_EVERY } else { AGAIN_AFTER };
+        waiting.due = now + if is_full { PLACE_EVERY } else { AGAIN_AFTER };
         let is_first = waiting.refused.replace(failure.line().to_owned()).is_none();
         // Without a name it has ended.
         if let (true, Some(name)) = (is_first, name_of(&*HOST, pid)) {
