@@ -2,6 +2,8 @@
 
 #[path = "model/machine.rs"]
 mod machine;
+#[path = "model/runs.rs"]
+mod runs;
 #[path = "model/step.rs"]
 mod step;
 

@@ -512,8 +512,12 @@ impl Program {
                     }
                 }
                 if request.state().load(Relaxed) == ASKED && request.asked().is_none() {
-                    // Invalid: no answer would be valid.
-                    return;
+                    // No answer would be valid.
+                    let process = self.process;
+                    let said =
+                        format!("process {process} made an invalid request of its store, and is not served any more");
+                    common.say_at_once(said, "This should not happen; please report it.");
+                    break;
                 }
                 continue;
             };

@@ -7,12 +7,12 @@
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::{Machine, Pager};
-use crate::PAGE_BYTES;
 use crate::cast::{fits, saturated};
 use crate::counters::Counter;
 use crate::entry::Place;
 use crate::space::Page;
 use crate::units::Units;
+use crate::{MAX_UNIT_PAGES, PAGE_BYTES};
 
 /// Consecutive slots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -255,7 +255,9 @@ impl Pager<'_> {
     fn write_back<M: Machine>(&self, machine: &mut M, units: &mut Units<'_>, most: u32) -> Result<(), M::Fatal> {
         let slot = self.victims.index(self.victims.tail());
         let Slot::Holds(first) = self.victims.slot(slot) else { return Ok(()) };
-        let end = self.victims.slots().min(slot.saturating_add(most).saturating_add(15));
+        // Some more than asked for, and no more than one transfer takes.
+        let run = most.saturating_add(15).min(MAX_UNIT_PAGES);
+        let end = self.victims.slots().min(slot.saturating_add(run));
         let mut pages = 1;
         while slot + pages < end && self.victims.slot(slot + pages) == Slot::Holds(first.plus(pages)) {
             pages += 1;

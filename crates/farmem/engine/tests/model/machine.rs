@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use farmem_engine::PAGE_BYTES;
 use farmem_engine::pager::{BatchWorker, Checksum, Machine, Pager};
 use farmem_engine::space::Page;
+use farmem_engine::{MAX_UNIT_PAGES, PAGE_BYTES};
 
 /// Machine of numbers: a page holds one.
 #[derive(Default)]
@@ -27,6 +27,11 @@ pub struct Model {
     pub most_frames: usize,
 }
 
+/// A run fits in the memory of one transfer.
+fn fits(pages: u32) {
+    assert!((1..=MAX_UNIT_PAGES).contains(&pages), "a run of {pages} pages");
+}
+
 impl Model {
     fn count(&mut self) {
         self.most_frames = self.most_frames.max(self.program.len() + self.slots.len());
@@ -37,6 +42,7 @@ impl Machine for Model {
     type Fatal = String;
 
     fn move_in(&mut self, slot: u32, address: u64, pages: u32) -> u32 {
+        fits(pages);
         for more in 0..pages {
             let at = address + u64::from(more) * PAGE_BYTES;
             if !self.mapped.contains(&at) || self.program.contains_key(&at) {
@@ -53,6 +59,7 @@ impl Machine for Model {
     }
 
     fn move_out(&mut self, address: u64, slot: u32, pages: u32) -> u32 {
+        fits(pages);
         for more in 0..pages {
             let at = address + u64::from(more) * PAGE_BYTES;
             if self.held.contains(&at) {
@@ -100,6 +107,7 @@ impl Machine for Model {
     }
 
     fn read_store(&mut self, page: Page, slot: u32, pages: u32) -> Result<(), String> {
+        fits(pages);
         for more in 0..pages {
             let content = self.store.get(&(page.0 + more)).ok_or("a page that was never stored was fetched")?;
             self.slots.insert(slot + more, *content);
@@ -109,6 +117,7 @@ impl Machine for Model {
     }
 
     fn write_store(&mut self, page: Page, slot: u32, pages: u32) -> Result<(), String> {
+        fits(pages);
         for more in 0..pages {
             self.store.insert(page.0 + more, self.slots[&(slot + more)]);
         }
@@ -116,11 +125,13 @@ impl Machine for Model {
     }
 
     fn unload(&mut self, buffer: u32, slot: u32, pages: u32) {
+        fits(pages);
         self.slots.extend((0..pages).map(|more| (slot + more, self.batch_data[&(buffer + more)])));
         self.count();
     }
 
     fn load(&mut self, slot: u32, buffer: u32, pages: u32) {
+        fits(pages);
         self.batch_data.extend((0..pages).map(|more| (buffer + more, self.slots[&(slot + more)])));
     }
 
