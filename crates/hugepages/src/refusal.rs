@@ -109,14 +109,16 @@ impl Refusal {
             Refusal::CrossesMappings => "the mapping does not cover the whole 2 MiB window".to_owned(),
             Refusal::Forbidden => "the program used MADV_NOHUGEPAGE there".to_owned(),
             Refusal::Shared => "a forked child, or KSM, shares pages of it".to_owned(),
-            Refusal::SplitAgain => "a fork split it soon after its promotion".to_owned(),
+            Refusal::SplitAgain => {
+                "split soon after its promotion, as by a fork, or given back and filled again".to_owned()
+            }
             Refusal::Merged => "KSM merges pages there (MADV_MERGEABLE)".to_owned(),
             Refusal::Swapped => "part of it is in swap".to_owned(),
             Refusal::GuardPages => "it has guard pages".to_owned(),
             Refusal::NotResident => "none of its pages is in memory any more".to_owned(),
             Refusal::OverBudget => "--max-extra-rss is spent".to_owned(),
             Refusal::LazilyFreed => {
-                "freed lazily in part (MADV_FREE): to keep that part is more than --max-extra-rss".to_owned()
+                "freed lazily in part (MADV_FREE): that part would count as added memory, beyond its limit".to_owned()
             }
             Refusal::OverLimit => "a limit on huge pages is reached by windows that save more".to_owned(),
             Refusal::CgroupLimit => "no headroom in the program's memory cgroup".to_owned(),
@@ -144,7 +146,7 @@ impl Refusal {
     pub fn wait(self) -> Option<&'static str> {
         match self {
             Refusal::Shared => Some("waits for the next pause between forks"),
-            Refusal::SplitAgain => Some("waits longer each time, for a pause between forks"),
+            Refusal::SplitAgain => Some("waits longer each time"),
             _ => None,
         }
     }

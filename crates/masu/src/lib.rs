@@ -184,17 +184,21 @@ fn starts_a_program_by_its_words(words: impl Iterator<Item = std::ffi::OsString>
 /// Restores settings that an earlier masu changed and did not restore, because it was killed. A setting that is gone,
 /// or belongs to another program by now, is left as it is.
 fn restore_after_crash() {
-    let journal::Replay { restored, left_alone, newer } =
-        match journal::replay(&*HOST, Path::new(DIRECTORY), &[linux::resctrl::UNDO]) {
-            Ok(replay) => replay,
-            // A user who may not read the journals may not restore settings either; root's next start will.
-            Err(linux::Error::Denied(_)) => return,
-            Err(error) => {
-                return print::note(format_args!(
-                    "cannot search for settings that a killed masu left changed: {error}"
-                ));
-            }
-        };
+    let journal::Replay { restored, left_alone, newer } = match journal::replay(
+        &*HOST,
+        Path::new(DIRECTORY),
+        &[linux::resctrl::UNDO],
+    ) {
+        Ok(replay) => replay,
+        // A user who may not read the journals may not restore settings either; root's next start will.
+        Err(linux::Error::Denied(_)) => return,
+        Err(error) => {
+            return print::note(format_args!(
+                "cannot search for settings that a killed masu left changed: {error}; if there are any, the next start of a \
+                     masu that can restores them"
+            ));
+        }
+    };
     for one in restored {
         let journal::Restored { path, value, undone, writer, failure } = one;
         let (done, not_done) = match undone {
