@@ -178,6 +178,8 @@ pub enum End {
     Torn,
     /// The program gave all of it back.
     Unmapped,
+    /// The same, and it filled the window again.
+    GivenBackAndFilled,
     /// Small, with all of its pages: a fork, reclaim, a change of protection.
     SplitByOthers,
 }

@@ -162,6 +162,12 @@ pub trait Program {
         None
     }
 
+    /// Huge mappings split on the host since boot; `None` if the kernel does not count them. A mapping that is removed
+    /// whole is not split.
+    fn mapping_splits_of_host(&self) -> Option<u64> {
+        None
+    }
+
     /// Resident memory that was freed lazily (MADV_FREE), as last read: the kernel may take it at any time.
     ///
     /// # Errors
@@ -435,6 +441,10 @@ impl<F: KernelFiles> Program for RunningProgram<F> {
 
     fn splits_of_host(&self) -> Option<u64> {
         vmstat::vmstat(&self.files).ok()?.thp_split_page
+    }
+
+    fn mapping_splits_of_host(&self) -> Option<u64> {
+        vmstat::vmstat(&self.files).ok()?.thp_split_pmd
     }
 
     fn lazily_freed_bytes(&self) -> Result<Bytes, Error> {

@@ -4,6 +4,7 @@ mod columns;
 mod extra;
 mod halt;
 mod huge;
+mod mapping_splits;
 mod missing;
 pub(crate) mod moved;
 mod process;
@@ -298,6 +299,7 @@ impl Target {
     /// # Errors
     /// `Gone` when the process ended.
     pub fn scan(&mut self) -> Result<(), Error> {
+        self.huge.begin_scan(self.process.program());
         if self.process.scan()? == AddressSpace::New {
             self.forget_address_space();
             return self.process.begin();

@@ -10,6 +10,7 @@ use hugepages::policy;
 use hugepages::report::Report;
 use hugepages::target::{Phase, Target};
 use linux::probe::HostFacts;
+use linux::vmstat::vmstat;
 use units::{Bytes, Pages};
 
 use super::scripted_driver::{ScriptedDriver, generous, settings, target, target_with, use_parts};
@@ -28,6 +29,7 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     undo_splits_what_the_program_moved;
     undo_splits_what_the_program_moved_to_where_it_cannot_be_huge;
     lazily_freed_halves_are_given_back_in_part_and_split_by_nobody;
+    windows_given_back_and_filled_again_between_two_looks_were_split_by_nobody;
     the_huge_page_of_zeros_is_nobodys_huge_window;
     a_window_that_the_program_moves_is_still_masus_and_still_paid_for;
     of_two_programs_the_one_that_stays_is_served;
@@ -158,6 +160,34 @@ fn lazily_freed_halves_are_given_back_in_part_and_split_by_nobody(host: &Host) -
     assert!(ends.torn > 2 && (ends.unmapped, ends.split_by_others) == (0, 0), "{ends:?}");
     assert_eq!(ends.sum() + targets[0].promoted_now(), targets[0].totals.promoted, "{ends:?}");
     process.check(kept.first(64), 7)?;
+    Ok(())
+}
+
+/// Such windows are small, with all of their pages, as after a fork; the third window is split.
+fn windows_given_back_and_filled_again_between_two_looks_were_split_by_nobody(host: &Host) -> Outcome {
+    let _quiet = no_automatic_huge_pages()?;
+    let mut process = TargetProcess::start()?;
+    let heap = hot_heap(&mut process, 3)?;
+    let mut targets = vec![target(host, &process)?];
+    let script = |_| use_parts(&mut process, &[heap.all()]);
+    ScriptedDriver::new(script, |_| false).attach(&mut targets, settings(Until::Settled))?;
+    assert_eq!(targets[0].promoted_now(), 3);
+    // The last two looks see no split by another program.
+    for _ in 0..2 {
+        targets[0].scan()?;
+    }
+    let splits = || vmstat(host.files()).map(|stat| stat.thp_split_pmd.unwrap_or_default());
+    let before = splits()?;
+    process.advise(heap.pages(0, 1024), libc::MADV_DONTNEED)?;
+    process.write(heap.pages(0, 1024), 7)?;
+    process.advise(heap.page(1024), libc::MADV_COLD)?;
+    let all = splits()? - before;
+    targets[0].scan()?;
+    let ends = targets[0].ends();
+    assert!(all >= 1 && ends.split_by_others == all.min(3), "{all} splits on the host: {ends:?}");
+    assert_eq!((ends.unmapped + ends.split_by_others, ends.torn), (3, 0), "{ends:?}");
+    assert_eq!(targets[0].extra_rss(), Bytes(0));
+    process.check(heap.all(), 7)?;
     Ok(())
 }
 

@@ -81,7 +81,7 @@ impl Ends {
     pub(super) fn add(&mut self, end: End) {
         match end {
             End::Torn => self.torn += 1,
-            End::Unmapped => self.unmapped += 1,
+            End::Unmapped | End::GivenBackAndFilled => self.unmapped += 1,
             End::SplitByOthers => self.split_by_others += 1,
         }
     }

@@ -9,6 +9,7 @@ use units::{Address, Bytes, PAGES_PER_WINDOW, Pages, Rate, Window};
 
 use super::columns::Ends;
 use super::extra::{ExtraMemory, MovedPage};
+use super::mapping_splits::MappingSplits;
 use super::moved::{self, Lost, Place};
 use crate::Refusal;
 use crate::act::{self, Demoted, End};
@@ -27,6 +28,7 @@ pub struct HugeWindows {
     extra: ExtraMemory,
     /// Number of splits by masu, for each window.
     splits: BTreeMap<Window, u32>,
+    mapping_splits: MappingSplits,
     /// Promotions by masu, for each window.
     repeats: BTreeMap<Window, Repeats>,
     /// Time after the start of the caller's clock.
@@ -68,7 +70,7 @@ impl HugeWindows {
         self.repeats.get(&window).is_none_or(|repeats| repeats.may_promote(self.now))
     }
 
-    /// Windows that are not huge and wait, because others split them soon after their last promotion.
+    /// Windows that are not huge and wait, because they were small again soon after their last promotion.
     pub fn split_by_others(&self) -> impl Iterator<Item = Window> + '_ {
         let waits = |(window, repeats): &(&Window, &Repeats)| {
             !repeats.may_promote(self.now) && !self.windows.contains_key(*window)
@@ -136,12 +138,19 @@ impl HugeWindows {
         state: WindowState,
         program: &dyn Program,
     ) -> Result<(), Error> {
-        let end = act::end(program, window, state)?;
+        let end = self.mapping_splits.explain(act::end(program, window, state)?, || program.mapping_splits_of_host());
         self.ends.add(end);
-        if end == End::SplitByOthers {
-            self.repeats.entry(window).or_default().split_by_others(self.now);
-        } else {
-            self.repeats.remove(&window);
+        match end {
+            // For a window that is filled again and again, each promotion is a copy that does not last, too.
+            End::SplitByOthers | End::GivenBackAndFilled => {
+                self.repeats.entry(window).or_default().split_by_others(self.now);
+            }
+            End::Torn | End::Unmapped => {
+                self.repeats.remove(&window);
+            }
+        }
+        if end == End::GivenBackAndFilled {
+            return Ok(()); // all pages are the program's
         }
         // The kernel keeps a torn block whole until it is split.
         let held = if act::is_torn(state) { Pages(PAGES_PER_WINDOW as u64) } else { state.resident };
@@ -216,6 +225,11 @@ impl HugeWindows {
     fn sum_up(&mut self) {
         let costs = self.promoted().map(|(_, before, _)| policy::cost(before.resident));
         self.extra.sum_up(costs.sum());
+    }
+
+    /// Begins a scan.
+    pub fn begin_scan(&mut self, program: &dyn Program) {
+        self.mapping_splits.begin_scan(program.mapping_splits_of_host());
     }
 
     /// Keeps the windows that a scan shows huge. A window of masu's that the scan does not show is measured, since a
