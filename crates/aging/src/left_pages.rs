@@ -24,6 +24,8 @@ pub enum Ended {
 pub enum Reason {
     /// A process maps them, or holds them in another way.
     Mapped,
+    /// The stream maps them itself.
+    MappedByStream,
     /// They could not be written to their disk in time.
     Unwritten,
     /// Their file cannot be opened, or its file system keeps them.
@@ -67,6 +69,7 @@ impl fmt::Display for Left {
         let device = device.as_ref().map(|device| format!(" of device {device}")).unwrap_or_default();
         match why {
             Reason::Mapped => write!(f, "{bytes} mapped or in use by {whose}"),
+            Reason::MappedByStream => write!(f, "{bytes} that the stream itself maps: {whose}"),
             Reason::Unwritten => write!(f, "{bytes} not yet written to disk"),
             Reason::Unreachable => {
                 write!(f, "{bytes} in files{device} that masu cannot open or drop (deleted ones included)")

@@ -420,7 +420,7 @@ impl Streams {
         let mapped: BTreeSet<_> =
             result.left.keys().filter(|(reason, _)| *reason == Reason::Mapped).map(|(_, file)| *file).collect();
         let owners = if mapped.is_empty() { BTreeMap::new() } else { mappers(files, &mapped) };
-        for ((reason, file), pages) in result.left {
+        for ((mut reason, file), pages) in result.left {
             let owner = match reason {
                 Reason::Mapped => owners.get(&file).cloned(),
                 _ => {
@@ -428,6 +428,9 @@ impl Streams {
                     Some(Owner::Device(itself.unwrap_or(file.device)))
                 }
             };
+            if matches!(&owner, Some(Owner::Process(pid, _)) if self.own.is_of_stream(*pid)) {
+                reason = Reason::MappedByStream;
+            }
             self.tally.left(reason, owner.filter(|_| reason != Reason::Unwritten), pages.0);
         }
     }

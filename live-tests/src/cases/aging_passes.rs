@@ -28,6 +28,7 @@ pub(crate) const TESTS: &[LiveTest] = tests! {
     what_a_service_reads_again_and_again_stays [MemoryGroups];
     a_server_of_files_warms_up [MemoryGroups, Python];
     a_mapped_stream_leaves_while_it_runs_and_when_it_ends [CCompiler];
+    small_files_that_a_stream_keeps_mapped_leave_when_it_is_further_on [Python];
     a_file_that_is_mapped_and_read_at_random_is_read_once [Python];
     a_file_that_is_mapped_and_read_in_order_twice_is_read_once [Python];
     a_process_that_outlives_the_command_is_followed_to_its_end;
@@ -177,6 +178,46 @@ fn a_mapped_stream_leaves_while_it_runs_and_when_it_ends(_: &Host) -> Outcome {
     assert_eq!((said.code(), said.err.as_str()), (0, ""));
     end_of(&report)?;
     assert!(pages(&of)? * 100 <= length.0, "{} pages are left", pages(&of)?);
+    Ok(())
+}
+
+/// Maps files, reads each in order, keeps all of them mapped, and waits until the file of its first argument exists.
+const MANY: &str = "
+import mmap, os, sys, time
+maps = []
+for path in sys.argv[2:]:
+    with open(path, 'rb') as file:
+        maps.append(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
+    for place in range(0, len(maps[-1]), 4096): maps[-1][place]
+while not os.path.exists(sys.argv[1]): time.sleep(0.05)
+";
+
+/// All but the last 64 MiB; before, the end of a file stayed for as long as it was mapped.
+fn small_files_that_a_stream_keeps_mapped_leave_when_it_is_further_on(_: &Host) -> Outcome {
+    let length = Bytes::mib(4).pages();
+    let all: Vec<DiskFile> =
+        (0..40).map(|n| DiskFile::make(&format!("aging-many-{n}"), length)).collect::<Result<_, _>>()?;
+    let folder = Folder::make("aging-many-lines")?;
+    let (report, over) = (folder.0.join("lines"), folder.0.join("over"));
+    let python = programs::python().ok_or("no python3")?.display().to_string();
+    let words = std::iter::once(over.clone()).chain(all.iter().map(DiskFile::path));
+    let words: Vec<String> = words.map(|path| path.display().to_string()).collect();
+    let mut command = vec![python.as_str(), "-c", MANY];
+    command.extend(words.iter().map(String::as_str));
+    let running = Running::start(&mut aging_of(&report, &command)?)?;
+    let left = || all.iter().map(pages).sum::<Result<u64, _>>();
+    let deadline = Instant::now() + Duration::from_secs(25);
+    let mut most = 0;
+    while most < 40 * length.0 / 2 || left()? > LENGTH.0 + length.0 {
+        assert!(Instant::now() < deadline, "{} of at most {most} pages are left while they are mapped", left()?);
+        most = most.max(left()?);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    fs::write(&over, "")?;
+    let said = running.said()?;
+    assert_eq!((said.code(), said.err.as_str()), (0, ""));
+    end_of(&report)?;
+    assert!(left()? * 100 <= 40 * length.0, "{} pages are left", left()?);
     Ok(())
 }
 

@@ -70,6 +70,11 @@ impl OwnMappings {
         self.processes = processes;
     }
 
+    /// True for a process of the streams.
+    pub fn is_of_stream(&self, pid: Pid) -> bool {
+        self.processes.contains(&pid) || self.read.contains_key(&pid)
+    }
+
     /// Held pages.
     pub fn held(&self) -> Pages {
         Pages(self.held_pages)

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use access::insertions::{FileId, Insertion};
+use linux::Pid;
 use units::Pages;
 
 use crate::ranges::Ranges;
@@ -46,13 +47,26 @@ pub struct Noted {
     pub parts: Vec<(Range<u64>, Time)>,
 }
 
+/// Pages that a reader inserts in other files before a file counts as left: 64 MiB.
+pub const LEFT_AFTER: Pages = Pages(16384);
+
+/// Processes whose insertions are counted; those beyond leave no file.
+const PROCESSES_MOST: usize = 4096;
+
 /// Files with their inserted pages.
 #[derive(Debug, Default)]
-pub struct Passes(BTreeMap<FileId, File>);
+pub struct Passes {
+    files: BTreeMap<FileId, File>,
+    /// Pages inserted by each process, in all files.
+    inserted: BTreeMap<Pid, u64>,
+}
 
 #[derive(Debug)]
 struct File {
     seen: Seen,
+    /// The last process to insert pages here, and its insertions by then.
+    reader: Pid,
+    mark: u64,
     /// Ends of the last insertions, the latest first.
     ends: [u64; POSITIONS],
     all: u64,
@@ -81,12 +95,13 @@ struct Large {
 impl Passes {
     /// Number of remembered files.
     pub fn files(&self) -> usize {
-        self.0.len()
+        self.files.len()
     }
 
     /// Forgets all files: their next insertions count as the first ones.
     pub fn forget(&mut self) {
-        self.0.clear();
+        self.files.clear();
+        self.inserted.clear();
     }
 
     /// Compares an insertion with those before, and remembers it.
@@ -95,8 +110,12 @@ impl Passes {
         if start >= end {
             return Noted { in_order: true, parts: Vec::new() };
         }
-        let new = || File { seen: Seen::Small { once: 0, twice: 0 }, ends: [0; POSITIONS], all: 0, in_order: 0 };
-        let file = self.0.entry(insertion.file).or_insert_with(new);
+        let reader = insertion.process;
+        let mark = self.count(reader, end - start);
+        let seen = Seen::Small { once: 0, twice: 0 };
+        let new = || File { seen, reader, mark, ends: [0; POSITIONS], all: 0, in_order: 0 };
+        let file = self.files.entry(insertion.file).or_insert_with(new);
+        (file.reader, file.mark) = (reader, mark);
         let place = file.ends.iter().position(|known| *known == start);
         let in_order = place.is_some() || start == 0;
         file.ends[..=place.unwrap_or(POSITIONS - 1)].rotate_right(1);
@@ -106,11 +125,23 @@ impl Passes {
         Noted { in_order, parts: file.seen.note(start..end) }
     }
 
+    /// Counts the insertions of a process. Returns their sum, or 0 if it is not counted.
+    fn count(&mut self, process: Pid, pages: u64) -> u64 {
+        if self.inserted.len() >= PROCESSES_MOST && !self.inserted.contains_key(&process) {
+            return 0;
+        }
+        let sum = self.inserted.entry(process).or_default();
+        *sum += pages;
+        *sum
+    }
+
     /// True if a stream's reader has passed these pages of a file: nearly all insertions of the file are in order, and
-    /// the last one is at least `behind` further on.
+    /// the last one is at least `behind` further on, or the reader has left the file for others.
     pub fn is_passed(&self, file: FileId, pages: &Range<u64>, behind: Pages) -> bool {
-        self.0.get(&file).is_some_and(|file| {
-            is_in_order(file.in_order, file.all) && file.ends[0] >= pages.end.saturating_add(behind.0)
+        self.files.get(&file).is_some_and(|file| {
+            let by_reader = self.inserted.get(&file.reader).map_or(0, |sum| sum.saturating_sub(file.mark));
+            let is_left = by_reader >= LEFT_AFTER.0.max(behind.0);
+            is_in_order(file.in_order, file.all) && (is_left || file.ends[0] >= pages.end.saturating_add(behind.0))
         })
     }
 }
@@ -245,7 +276,6 @@ pub fn is_in_order(in_order: u64, all: u64) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use linux::Pid;
     use proptest::prelude::*;
 
     use super::*;
@@ -293,17 +323,34 @@ mod tests {
     }
 
     #[test]
+    fn a_file_is_passed_whole_when_its_reader_is_64_mib_further_in_others() {
+        let mut passes = Passes::default();
+        let other = FileId { inode: 2, ..FILE };
+        let mut note = |file, process, pages| passes.note(&Insertion { file, pages, process: Pid(process) });
+        note(FILE, 7, 0..512);
+        note(other, 8, 0..40_000);
+        note(other, 7, 0..LEFT_AFTER.0 - 1);
+        let is_passed = |passes: &Passes| passes.is_passed(FILE, &(0..512), Pages(1024));
+        assert!(!is_passed(&passes), "the insertions of another process do not count");
+        passes.note(&Insertion { file: other, pages: 50_000..50_001, process: Pid(7) });
+        assert!(is_passed(&passes));
+        assert!(!passes.is_passed(FILE, &(0..512), Pages(20_000)), "as far as the readahead reaches");
+        passes.note(&insertion(512..520));
+        assert!(!is_passed(&passes), "the reader is back");
+    }
+
+    #[test]
     fn the_past_of_a_file_is_bounded() {
         let mut passes = Passes::default();
         for n in 0..u64::from(u16::MAX) {
             passes.note(&insertion(100 + n * 128..100 + n * 128 + 1));
-            match &passes.0[&FILE].seen {
+            match &passes.files[&FILE].seen {
                 Seen::Small { .. } => panic!("beyond 64 pages"),
                 Seen::Large(large) => assert!(large.once.count() <= RANGES_MOST),
                 Seen::Scattered(groups) => assert!(groups.len() <= units::cast::index(GROUPS_MOST) + 1),
             }
         }
-        assert!(matches!(passes.0[&FILE].seen, Seen::Scattered(_)));
+        assert!(matches!(passes.files[&FILE].seen, Seen::Scattered(_)));
     }
 
     #[test]
@@ -328,7 +375,7 @@ mod tests {
             let (mut passes, mut counts) = (Passes::default(), [0u32; 200]);
             if scattered {
                 passes.note(&insertion(1000..1001));
-                passes.0.get_mut(&FILE).unwrap().seen = Seen::Scattered(BTreeMap::new());
+                passes.files.get_mut(&FILE).unwrap().seen = Seen::Scattered(BTreeMap::new());
             }
             for (start, count) in insertions {
                 let parts = passes.note(&insertion(start..start + count)).parts;

@@ -161,8 +161,8 @@ mod tests {
     proptest! {
         #[test]
         fn the_lines_add_up(parts in prop::collection::vec((0usize..7, 0i32..4, 0u64..500), 0..50)) {
-            const ALL: [Reason; 7] = [
-                Reason::Mapped, Reason::Unwritten, Reason::Unreachable, Reason::BlockDevice, Reason::Metadata, Reason::ReadAgain, Reason::Missed,
+            const ALL: [Reason; 8] = [
+                Reason::Mapped, Reason::MappedByStream, Reason::Unwritten, Reason::Unreachable, Reason::BlockDevice, Reason::Metadata, Reason::ReadAgain, Reason::Missed,
             ];
             let (mut tally, mut sum) = (Tally::default(), 0);
             for (reason, pid, pages) in parts {
