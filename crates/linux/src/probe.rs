@@ -303,8 +303,20 @@ struct HugeWindow {
     split_frees_zero_pages: Known<bool>,
 }
 
-/// Collapses a window with one touched page, and splits it again.
+/// Collapses a window with one touched page, and splits it again. A huge page that another part of the kernel holds for
+/// a moment (compaction) may be split in the page tables alone, which frees nothing: a few tries.
 fn probe_huge_window(files: &impl KernelFiles) -> HugeWindow {
+    let mut found = probe_one_window(files);
+    for _ in 1..ATTEMPTS {
+        if found.split_frees_zero_pages != Known::Value(false) {
+            break;
+        }
+        found = probe_one_window(files);
+    }
+    found
+}
+
+fn probe_one_window(files: &impl KernelFiles) -> HugeWindow {
     let unknown = |why: &str| Known::Unknown(why.to_owned());
     let stopped = |collapse: Known<bool>, why: &str| HugeWindow {
         collapse,
