@@ -202,6 +202,7 @@ impl Counter {
     /// # Errors
     /// `Gone` if the process ended, `Denied` without ptrace access.
     pub fn count(&mut self, files: &impl KernelFiles) -> Result<Counted, Error> {
+        let splits = vmstat::vmstat(files).ok().and_then(|stat| stat.thp_split_pmd);
         let mappings = maps::maps(files, self.pid)?;
         self.know_advice(files, &mappings)?;
         let forbidden = status::status(files, self.pid)?.huge_pages == HugePages::Forbidden;
@@ -221,8 +222,9 @@ impl Counter {
             before: std::mem::take(&mut self.history),
             judged: Judged::new(),
             huge: BTreeSet::new(),
+            small: BTreeSet::new(),
         };
-        counting.before.begin(&mappings);
+        counting.before.begin(&mappings, splits);
         self.zeros.retain(&mappings);
         let kinds = kinds(&mappings, |data| self.zeros.end(self.pid, &mappings, data));
         for (mapping, kind) in mappings.iter().zip(kinds) {
@@ -232,7 +234,8 @@ impl Counter {
         }
         counting.at_edges()?;
         self.history = std::mem::take(&mut counting.before);
-        self.history.end(std::mem::take(&mut counting.huge), std::mem::take(&mut counting.judged));
+        let (huge, small) = (std::mem::take(&mut counting.huge), std::mem::take(&mut counting.small));
+        self.history.end(huge, small, std::mem::take(&mut counting.judged));
         self.has_memory(files)?;
         Ok(counting.counted(forbidden))
     }
@@ -389,8 +392,10 @@ struct Counting {
     before: History,
     /// From this one.
     judged: Judged,
-    /// Huge now, or small and huge before.
+    /// Huge now.
     huge: BTreeSet<Window>,
+    /// Small now, and huge before.
+    small: BTreeSet<Window>,
 }
 
 /// Parts of a window that spans several mappings.
@@ -459,10 +464,13 @@ impl Counting {
         read_frames: bool,
     ) -> Result<(Fate, Pages), Error> {
         let (fate, torn) = self.fate_by_frames(window, contents, extent, read_frames)?;
-        let fate = rule::with_history(fate, self.before.was_huge(window));
-        let is_swapped_out = fate == Fate::SwappedOut && self.before.was_huge(window);
-        if is_swapped_out || matches!(fate, Fate::Allocated | Fate::Downgraded) {
-            self.huge.insert(window);
+        let was_huge = !matches!(fate, Fate::Allocated | Fate::Untouched) && self.before.was_huge(window);
+        let fate = rule::with_history(fate, was_huge);
+        match fate {
+            Fate::Allocated => _ = self.huge.insert(window),
+            Fate::Downgraded => _ = self.small.insert(window),
+            Fate::SwappedOut if was_huge => _ = self.small.insert(window),
+            Fate::SwappedOut | Fate::Failed | Fate::NotHuge | Fate::Untouched => {}
         }
         Ok((fate, torn))
     }

@@ -4,6 +4,10 @@
 //! each page that is written, one by one and to any place; so an earlier count is the better witness. A child begins
 //! with the memory of its parent, and hence with the parent's history; a child that still has a window huge shows that
 //! the parent had it.
+//!
+//! A window that the program gave back whole and filled again between two counts looks like one that was split. The
+//! kernel counts the splits of the host (`thp_split_pmd`), and such a window adds none: no more windows of the last count
+//! were split than mappings on the host since.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,26 +31,44 @@ pub struct History {
     space: Option<Space>,
     /// Huge at an earlier count, and not empty since.
     huge: BTreeSet<Window>,
+    /// Of these, the ones that were small at the last count already.
+    small: BTreeSet<Window>,
     pub judged: Judged,
+    /// Splits of huge mappings on the host before the last count; `None` if the kernel does not count them.
+    splits: Option<u64>,
+    /// Splits since, less those that explain a window.
+    splits_left: Option<u64>,
 }
 
 impl History {
-    /// Forgets all that is of another address space (exec).
-    pub fn begin(&mut self, mappings: &[Mapping]) {
+    /// Begins a count; `splits` is the host's present number. Forgets all that is of another address space (exec).
+    pub fn begin(&mut self, mappings: &[Mapping], splits: Option<u64>) {
         let now = space(mappings);
         if self.space.replace(now).is_some_and(|before| before != now) {
             *self = History { space: Some(now), ..History::default() };
         }
+        self.splits_left = splits.zip(self.splits).map(|(now, before)| now.saturating_sub(before));
+        self.splits = splits;
     }
 
-    /// Whether a window that is not huge now was so at an earlier count, and has had pages at each count since.
-    pub fn was_huge(&self, window: Window) -> bool {
-        self.huge.contains(&window)
+    /// Whether a window that has pages and is not huge now was so at an earlier count, and has had its pages since. Asked
+    /// once for each window.
+    pub fn was_huge(&mut self, window: Window) -> bool {
+        let is_new = !self.small.contains(&window);
+        let is_split = match &mut self.splits_left {
+            Some(left) if is_new && self.huge.contains(&window) => {
+                let is_split = *left > 0;
+                *left = left.saturating_sub(1);
+                is_split
+            }
+            _ => true,
+        };
+        is_split && self.huge.contains(&window)
     }
 
-    /// Ends a count that has found these windows: `huge` now, or small and huge before.
-    pub fn end(&mut self, huge: BTreeSet<Window>, judged: Judged) {
-        (self.huge, self.judged) = (huge, judged);
+    /// Ends a count that has found these windows: huge now, and small and huge before.
+    pub fn end(&mut self, huge: BTreeSet<Window>, small: BTreeSet<Window>, judged: Judged) {
+        (self.huge, self.small, self.judged) = (&huge | &small, small, judged);
     }
 
     /// Learns from the first count of a child, which follows its fork: what is huge there was huge here. Windows that
@@ -55,6 +77,8 @@ impl History {
     pub fn learn(&mut self, child: &History) -> u64 {
         let before = self.huge.len();
         if self.space.is_some() && self.space == child.space {
+            // They may have been split before the last count.
+            self.small.extend(child.huge.difference(&self.huge));
             self.huge.extend(&child.huge);
         }
         (self.huge.len() - before) as u64
@@ -105,32 +129,50 @@ mod tests {
 
     fn counted(vdso: u64, huge: &[u64]) -> History {
         let mut history = History::default();
-        history.begin(&mappings(vdso));
-        history.end(huge.iter().map(|number| Window(*number)).collect(), Judged::new());
+        history.begin(&mappings(vdso), Some(5));
+        history.end(huge.iter().map(|number| Window(*number)).collect(), BTreeSet::new(), Judged::new());
         history
     }
 
     #[test]
     fn a_window_is_remembered_until_it_is_empty_or_the_program_another() {
         let mut history = counted(0x7ffd_0060_0000, &[7]);
-        history.begin(&mappings(0x7ffd_0060_0000));
+        history.begin(&mappings(0x7ffd_0060_0000), Some(7));
         assert!(history.was_huge(Window(7)) && !history.was_huge(Window(8)));
-        history.end(BTreeSet::new(), Judged::new());
+        history.end(BTreeSet::new(), BTreeSet::new(), Judged::new());
         assert!(!history.was_huge(Window(7)), "empty at a count");
         let mut history = counted(0x7ffd_0060_0000, &[7]);
-        history.begin(&mappings(0x7ffd_0060_1000));
+        history.begin(&mappings(0x7ffd_0060_1000), Some(7));
         assert!(!history.was_huge(Window(7)), "exec");
+    }
+
+    #[test]
+    fn no_more_windows_were_split_since_the_last_count_than_mappings_on_the_host() {
+        let mut history = counted(0x7ffd_0060_0000, &[7, 8, 9]);
+        history.begin(&mappings(0x7ffd_0060_0000), Some(6));
+        assert_eq!([6, 7, 8, 9].map(|window| history.was_huge(Window(window))), [false, true, false, false]);
+        history.end([Window(8)].into(), [Window(7)].into(), Judged::new());
+        history.begin(&mappings(0x7ffd_0060_0000), Some(6));
+        assert_eq!(
+            [7, 8].map(|window| history.was_huge(Window(window))),
+            [true, false],
+            "7 was small at the last count"
+        );
+        history.end([Window(8)].into(), BTreeSet::new(), Judged::new());
+        history.begin(&mappings(0x7ffd_0060_0000), None);
+        assert!(history.was_huge(Window(8)), "not counted by this kernel");
     }
 
     #[test]
     fn a_child_has_its_parents_history_and_the_parent_learns_from_its_first_count() {
         let parent = counted(0x7ffd_0060_0000, &[7]);
         let mut child = parent.clone();
-        child.begin(&mappings(0x7ffd_0060_0000));
+        child.begin(&mappings(0x7ffd_0060_0000), Some(7));
         assert!(child.was_huge(Window(7)));
-        child.end([Window(7), Window(9)].into(), Judged::new());
+        child.end([Window(7), Window(9)].into(), BTreeSet::new(), Judged::new());
         let mut parent = parent;
         assert_eq!(parent.learn(&child), 1);
+        parent.begin(&mappings(0x7ffd_0060_0000), Some(5));
         assert!(parent.was_huge(Window(9)));
     }
 
@@ -138,9 +180,9 @@ mod tests {
     fn a_child_that_called_exec_shares_nothing_with_its_parent() {
         let mut parent = counted(0x7ffd_0060_0000, &[7]);
         let mut child = parent.clone();
-        child.begin(&mappings(0x7ffd_0060_1000));
+        child.begin(&mappings(0x7ffd_0060_1000), Some(7));
         assert!(!child.was_huge(Window(7)));
-        child.end([Window(9)].into(), Judged::new());
+        child.end([Window(9)].into(), BTreeSet::new(), Judged::new());
         assert_eq!(parent.learn(&child), 0);
         assert!(!parent.was_huge(Window(9)));
     }
