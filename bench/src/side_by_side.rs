@@ -172,6 +172,7 @@ mod tests {
             processes: 1,
             superpages: BTreeMap::new(),
             superpages_at_end: BTreeMap::new(),
+            counted_processes: 1,
             small_sizes: BTreeMap::new(),
             pieces: Default::default(),
             reserved_ever_windows: 0,

@@ -49,6 +49,9 @@ pub struct Report {
     /// The same, each process at its last count: as `masu stat` would have said then.
     #[serde(default)]
     pub superpages_at_end: BTreeMap<Kind, Windows>,
+    /// Processes in these sums.
+    #[serde(default)]
+    pub counted_processes: u64,
     /// Blocks of the sizes below 2 MiB, where the host gives any.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub small_sizes: BTreeMap<Bytes, u64>,
@@ -170,6 +173,7 @@ impl Report {
             processes: 0,
             superpages: BTreeMap::new(),
             superpages_at_end: BTreeMap::new(),
+            counted_processes: 0,
             small_sizes: BTreeMap::new(),
             pieces: Pieces::default(),
             reserved_ever_windows: 0,
@@ -200,6 +204,7 @@ impl Report {
 
     /// Adds the counts of a process.
     pub fn add(&mut self, counted: &Counted) {
+        self.counted_processes += 1;
         self.pieces.mappings += counted.pieces.mappings;
         self.pieces.resident += counted.pieces.resident;
         add(&mut self.superpages, counted);
@@ -219,17 +224,25 @@ impl Report {
         self.reserved_ever_windows.saturating_sub(counted)
     }
 
-    /// Line about the end, where it differs from the fullest state.
+    /// Line about the counts in the table, and about the last ones where they differ.
     fn at_end(&self) -> Option<String> {
         let sum = |all: &BTreeMap<Kind, Windows>, of: fn(&Windows) -> u64| all.values().map(of).sum::<u64>();
         let (reserved, huge) = (|one: &Windows| one.reserved_windows, |one: &Windows| one.allocated_windows);
+        let full = (sum(&self.superpages, reserved), sum(&self.superpages, huge));
         let now = (sum(&self.superpages_at_end, reserved), sum(&self.superpages_at_end, huge));
-        if now == (sum(&self.superpages, reserved), sum(&self.superpages, huge)) {
-            return None;
+        let of = match self.counted_processes {
+            0 | 1 => String::new(),
+            processes => format!(", sum of {processes} processes"),
+        };
+        if now == full {
+            return (full.0 > 0 && !of.is_empty()).then(|| format!("counts{of}"));
         }
         let downgraded: Option<u64> = self.superpages_at_end.values().map(|one| one.downgraded_windows).sum();
         let downgraded = downgraded.map_or("not known".to_owned(), |windows| windows.to_string());
-        Some(format!("at the last count: {} reserved, {} still huge, downgraded {downgraded}", now.0, now.1))
+        Some(format!(
+            "counts at the fullest{of}; at the last count: {} reserved, {} still huge, downgraded {downgraded}",
+            now.0, now.1
+        ))
     }
 
     /// Counts the programs of the run: `begun` ones that loaded the library, or were looked at from outside, and those
@@ -247,7 +260,8 @@ impl Report {
             0 => String::new(),
             windows => format!(", {windows} made huge after the last count"),
         };
-        (all > 0).then(|| format!("made huge from outside: {all}, {still} of them still huge at the end{after}"))
+        // More than any count has, where windows come and go, or were split and made huge again.
+        (all > 0).then(|| format!("made huge from outside in all: {all}, {still} of them still huge at the end{after}"))
     }
 
     /// Line about the programs that were left out.
@@ -351,7 +365,7 @@ impl Report {
         if self.shared_left_windows > 0 {
             writeln!(
                 to,
-                "  neither read nor split while a child shared them: {} windows, with up to {} of unused memory",
+                "  neither read nor split while a child shared them: {} windows, in which at most {} may be unused",
                 self.shared_left_windows, self.shared_left_bytes
             )?;
         }
@@ -434,7 +448,7 @@ mod tests {
              processor 1.50 s + 0.25 s in the kernel   peak RSS 64.0 MiB   page faults 1234, 5 from disk\n  \
              2 MiB windows   reserved   allocated   failed   downgraded\n  \
              mmap                  10           7        2            1\n  \
-             at the last count: 0 reserved, 0 still huge, downgraded 0\n  \
+             counts at the fullest; at the last count: 0 reserved, 0 still huge, downgraded 0\n  \
              split for little used memory: 4, which returned 6.0 MiB\n"
         );
     }
@@ -462,9 +476,14 @@ mod tests {
         report.superpages_at_end.insert(Kind::Mmap, Windows { downgraded_windows: Some(60), ..windows(97, 37) });
         assert_eq!(report.uncounted(), 3);
         let text = printed(&report);
-        assert!(text.contains("  at the last count: 97 reserved, 37 still huge, downgraded 60\n"), "{text}");
+        assert!(
+            text.contains("  counts at the fullest; at the last count: 97 reserved, 37 still huge, downgraded 60\n"),
+            "{text}"
+        );
         report.superpages_at_end = report.superpages.clone();
         assert!(!printed(&report).contains("at the last count"), "as at its fullest");
+        report.counted_processes = 3;
+        assert!(printed(&report).contains("  counts, sum of 3 processes\n"), "{}", printed(&report));
     }
 
     #[test]
@@ -472,11 +491,10 @@ mod tests {
         let mut report = Report::of(&["x".into()], Huge::Hot, Huge::Hot, &ended(0));
         report.promoted_windows = 64;
         report.promoted_still_huge_windows = 64;
-        assert!(printed(&report).contains("  made huge from outside: 64, 64 of them still huge at the end\n"));
+        assert!(printed(&report).contains("  made huge from outside in all: 64, 64 of them still huge at the end\n"));
         report.promoted_still_huge_windows = 28;
         report.promoted_uncounted_windows = 36;
-        let expected =
-            "  made huge from outside: 64, 28 of them still huge at the end, 36 made huge after the last count\n";
+        let expected = "  made huge from outside in all: 64, 28 of them still huge at the end, 36 made huge after the last count\n";
         assert!(printed(&report).contains(expected));
         report.looked_at = Some(LookedAt { processes: 1, windows_seen: 64, windows_cold: 64, ..LookedAt::default() });
         let text = printed(&report);
@@ -515,8 +533,7 @@ mod tests {
         let mut report = Report::of(&["x".into()], Huge::Touch, Huge::Touch, &ended(0));
         assert!(!printed(&report).contains("while a child shared them"));
         (report.shared_left_windows, report.shared_left_bytes) = (100, Bytes::mib(199));
-        let expected =
-            "  neither read nor split while a child shared them: 100 windows, with up to 199.0 MiB of unused memory\n";
+        let expected = "  neither read nor split while a child shared them: 100 windows, in which at most 199.0 MiB may be unused\n";
         assert!(printed(&report).contains(expected), "{}", printed(&report));
     }
 

@@ -43,7 +43,10 @@ const LIMIT_EVERY: Duration = Duration::from_secs(1);
 const SEARCH_EVERY: Duration = Duration::from_secs(1);
 const SEARCH_EVERY_TIMES: u32 = 200;
 
-/// Longest interval between scans for a report.
+/// Longest interval between counts of a process for a report, while all counts take less than this part of the time, and
+/// beyond it.
+const COUNT_EVERY_MAX: Duration = Duration::from_secs(1);
+const COUNTING_PART: u32 = 50;
 const SCAN_EVERY_MAX: Duration = Duration::from_secs(10);
 
 /// Tasks of the thread.
@@ -99,6 +102,8 @@ pub struct Seen {
     pub oom_kills: BTreeMap<String, u64>,
     /// The thread itself failed, and its counts are lost.
     pub lost: bool,
+    /// Time that counts took.
+    counting: Duration,
 }
 
 /// The status page, and the thread that watches it.
@@ -158,9 +163,10 @@ impl Watch {
 
 /// A watched process.
 struct Watched {
-    since: Instant,
     due: Instant,
     quiet: Duration,
+    /// Time of the next scan for unused memory.
+    trim_due: Instant,
     /// Set once the process is known to be one of this run.
     ours: Option<OwnedFd>,
     trimmer: Option<Trimmer>,
@@ -171,7 +177,7 @@ impl Watched {
     fn new(wanted: Wanted) -> Watched {
         let first = if wanted.report { FIRST_COUNT } else { FIRST_SCAN };
         let now = Instant::now();
-        Watched { since: now, due: now + first, quiet: first, ours: None, trimmer: None, no_trim: None }
+        Watched { due: now + first, quiet: first, trim_due: now + FIRST_SCAN, ours: None, trimmer: None, no_trim: None }
     }
 
     /// Whether the process still runs, and is the owner of the process slot: it then has the status page mapped. The
@@ -375,17 +381,22 @@ fn scan(
     now: Duration,
     stop: &dyn Fn() -> bool,
 ) -> bool {
+    let begun = Instant::now();
     if wanted.report && !counts.lock().count(pid) {
         return false;
     }
-    watched.quiet = (watched.quiet * 2).min(SCAN_EVERY_MAX);
+    seen.counting += begun.elapsed();
+    let most = if seen.counting * COUNTING_PART < now { COUNT_EVERY_MAX } else { SCAN_EVERY_MAX };
+    watched.quiet = (watched.quiet * 2).min(most);
     watched.due = Instant::now() + watched.quiet;
     if counts.lock().look_at_first_thread(pid) {
         return true;
     }
-    let Some(settings) = wanted.trim.filter(|_| watched.since.elapsed() >= FIRST_SCAN) else {
+    let Some(settings) = wanted.trim else { return wanted.report || is_there(pid) };
+    if Instant::now() < watched.trim_due {
+        watched.due = watched.due.min(watched.trim_due);
         return wanted.report || is_there(pid);
-    };
+    }
     if watched.trimmer.is_none() && watched.no_trim.is_none() {
         match Trimmer::open(&*HOST, pid, settings) {
             Ok(trimmer) => watched.trimmer = Some(trimmer),
@@ -395,7 +406,10 @@ fn scan(
     }
     let Some(trimmer) = &mut watched.trimmer else { return wanted.report || is_there(pid) };
     match trimmer.round(now, stop) {
-        Ok(round) => watched.due = Instant::now() + round.next_scan,
+        Ok(round) => {
+            watched.trim_due = Instant::now() + round.next_scan;
+            watched.due = if wanted.report { watched.due.min(watched.trim_due) } else { watched.trim_due };
+        }
         Err(error) if error.is_gone() => return false,
         Err(error) => {
             watched.no_trim = Some(error);

@@ -29,12 +29,11 @@ pub fn print(report: &Report, to: &mut impl Write) -> Result<()> {
     if report.backend.as_deref() == Some(Backend::Copy.name()) {
         writeln!(to, "  pages were copied, not moved (backend copy); `masu facts` says why")?;
     }
-    if let [half, double] = report.what_if[..] {
-        writeln!(
-            to,
-            "  with {} local: about {} faults from the store; with {}: {}",
-            half.local_bytes, half.faults, double.local_bytes, double.faults
-        )?;
+    // The estimate for half the memory can miss thrashing, and so is no figure to act on.
+    if let [_, double] = report.what_if[..]
+        && from_store(report) > 0
+    {
+        writeln!(to, "  with {} local: about {} faults from the store", double.local_bytes, double.faults)?;
     }
     advice(report, to)?;
     programs(report, to)?;
@@ -60,6 +59,10 @@ fn memory(report: &Report) -> String {
     }
 }
 
+fn from_store(report: &Report) -> u64 {
+    report.faults - report.faults_in_victim_queue - report.faults_in_flight - report.faults_first
+}
+
 fn traffic(report: &Report, to: &mut impl Write) -> Result<()> {
     // A zero is not printed: it never changes with this store.
     let some = |count: u64, said: String| if count > 0 { said } else { String::new() };
@@ -68,7 +71,7 @@ fn traffic(report: &Report, to: &mut impl Write) -> Result<()> {
         to,
         "  faults {}: {} from the store, {} from the victim queue,{in_flight} {} first touches",
         report.faults,
-        report.faults - report.faults_in_victim_queue - report.faults_in_flight - report.faults_first,
+        from_store(report),
         report.faults_in_victim_queue,
         report.faults_first,
     )?;
@@ -200,7 +203,10 @@ mod tests {
     fn nobody_has_more_local_memory_than_memory() {
         let fits = text(&Report::of(1.0, &[counted(1, 20, 0)]));
         assert!(fits.contains("all of 20.0 MiB local (--local 256.0 MiB), at most 20.0 MiB in memory"), "{fits}");
+        assert!(!fits.contains("local: about"), "no other size was tried: {fits}");
         let larger = text(&Report::of(1.0, &[counted(1, 300, 7)]));
+        assert!(larger.contains("  with 512.0 MiB local: about 0 faults from the store\n"), "{larger}");
+        assert!(!larger.contains("with 128.0 MiB"), "{larger}");
         assert!(larger.contains("256.0 MiB of 300.0 MiB local, at most 256.0 MiB in memory"), "{larger}");
     }
 
