@@ -9,7 +9,7 @@ use units::Bytes;
 #[path = "model/mod.rs"]
 mod model;
 
-use model::cell::{Cell, OFTEN, PAGES};
+use model::cell::{Cell, Mapped, OFTEN, PAGES};
 use model::check::{run, target, world};
 use model::control::ModelControl;
 use model::script::{Change, Event, Script, When};
@@ -129,4 +129,21 @@ fn a_program_that_is_left_keeps_its_huge_pages_and_the_others_are_served_on() {
     let left = &control.left[0];
     assert_eq!((left.phase, left.promoted_now(), left.totals.demoted), (Phase::Settled, 3, 0));
     assert_eq!((targets[0].phase, targets[0].promoted_now()), (Phase::Settled, 3));
+}
+
+#[test]
+fn a_program_that_ends_in_the_middle_of_a_look_loses_no_window() {
+    // Both windows are huge and have no access rights: scans do not show them, and they are measured one by one.
+    for call in 150..400 {
+        let mut script = script(vec![program(vec![dense(); 2])], Vec::new(), Duration::from_secs(20));
+        let no_access = |window| {
+            let change = Change::Map(Mapped::NoAccess);
+            Event { when: When::Time(Duration::from_secs(6)), program: 0, window, change }
+        };
+        let exit = Event { when: When::Call(call), program: 0, window: 0, change: Change::Exit };
+        script.events = vec![no_access(0), no_access(1), exit];
+        let mut run = run(script);
+        let broken = run.broken();
+        assert!(broken.is_empty(), "at call {call}: {broken:#?}");
+    }
 }

@@ -243,7 +243,7 @@ impl HugeWindows {
         if self.repeats.len() > views.len() {
             self.repeats.retain(|window, _| views.binary_search_by_key(window, |view| view.window).is_ok());
         }
-        let (mut new, mut lost) = (Vec::new(), Vec::new());
+        let mut new = Vec::new();
         for view in views.iter().filter(|view| view.huge.is_some()) {
             let huge = known.remove(&view.window).unwrap_or_else(|| {
                 new.push(view.window);
@@ -253,26 +253,43 @@ impl HugeWindows {
             self.windows.insert(view.window, huge);
             self.extra.remove_leftover(view.window);
         }
-        for (window, huge) in known {
+        known.retain(|_, huge| huge.before.is_some());
+        let moved = self.settle(&mut known, &new, program);
+        // The program ended in the middle: they were huge to the end, as far as is known.
+        self.windows.append(&mut known);
+        self.sum_up();
+        moved
+    }
+
+    /// Finds out about windows of masu's that a scan does not show huge, and removes them from `missing`.
+    fn settle(
+        &mut self,
+        missing: &mut BTreeMap<Window, HugeWindow>,
+        new: &[Window],
+        program: &dyn Program,
+    ) -> Result<Vec<(Window, Window)>, Error> {
+        let mut lost = Vec::new();
+        for (window, huge) in missing.clone() {
             let Some(before) = huge.before else { continue };
             let state = program.state(window)?.unwrap_or_default();
             if state.huge {
                 self.windows.insert(window, huge);
             } else if moved::may_be_elsewhere(program, window, state, huge.frame)? {
                 lost.push(Lost { window, huge, before, state });
+                continue;
             } else {
                 self.record_end(window, before, state, program)?;
             }
+            missing.remove(&window);
         }
-        let moved = self.find_moved(&lost, &new, program)?;
-        self.sum_up();
-        Ok(moved)
+        self.find_moved(&lost, missing, new, program)
     }
 
     /// Finds the lost windows at their new places, and records the end of the others.
     fn find_moved(
         &mut self,
         lost: &[Lost],
+        missing: &mut BTreeMap<Window, HugeWindow>,
         new: &[Window],
         program: &dyn Program,
     ) -> Result<Vec<(Window, Window)>, Error> {
@@ -294,6 +311,7 @@ impl HugeWindows {
                 }
                 Place::Nowhere => self.record_end(one.window, one.before, one.state, program)?,
             }
+            missing.remove(&one.window);
         }
         Ok(moved)
     }

@@ -214,6 +214,14 @@ impl Program for ModelProgram {
         })
     }
 
+    /// No program moves its memory here, so a window has the same frames for ever, and none is found elsewhere.
+    fn first_frame(&self, window: Window) -> Result<Option<u64>, Error> {
+        let world = self.world.borrow();
+        let space = &world.spaces[self.index];
+        let is_there = !space.ended && space.generation == self.generation.get() && space.index(window).is_some();
+        Ok(is_there.then_some(window.0 * PAGES))
+    }
+
     fn halted(&self) -> Option<Halted> {
         let world = self.world.borrow();
         world.spaces[self.index].is_halted(world.now).then_some(Halted::Stopped)
