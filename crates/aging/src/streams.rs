@@ -258,7 +258,7 @@ impl Streams {
         if (due.attempts, due.writes) != (0, 0) || due.early.is_some() {
             return false;
         }
-        if self.own.is_mapped(files, due, &due.pages, now) {
+        if self.own.is_mapped(files, due, &due.pages, now) || self.own.may_be_mapped(due, now) {
             // Pages read ahead and in no page table yet would be dropped, and read again at the next touch.
             return if due.may_page_out {
                 self.keeps_lately(files, due, now)

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::os::fd::AsFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use access::insertions::FileId;
 use linux::maps::maps;
@@ -29,6 +29,9 @@ const VALID_OF_MANY: Duration = Duration::from_secs(2);
 /// Number of mappings that are many: they are read in about a millisecond.
 const MANY: usize = 1024;
 
+/// Many mappings are read for at most this part of the time.
+const READING_PART: u32 = 20;
+
 /// Held pages are checked again after this time.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 
@@ -45,12 +48,45 @@ const PAGE: u64 = Pages(1).bytes().0;
 pub struct OwnMappings {
     /// Processes of the streams, beside the one that inserted a page.
     processes: BTreeSet<Pid>,
-    /// Mappings of files by process, with the time of the reading.
-    read: BTreeMap<Pid, (Duration, Vec<FileMapping>)>,
+    /// Mappings of files by process, as last read.
+    read: BTreeMap<Pid, Read>,
     held: BTreeMap<FileId, Vec<Due>>,
     held_ranges: usize,
     held_pages: u64,
     checked_at: Duration,
+}
+
+/// Mappings of files of one process.
+#[derive(Debug)]
+struct Read {
+    at: Duration,
+    /// Time that the reading took.
+    cost: Duration,
+    mappings: Vec<FileMapping>,
+}
+
+impl Read {
+    fn of(files: &impl KernelFiles, pid: Pid, now: Duration) -> Read {
+        let begun = Instant::now();
+        let mappings = mappings_of(files, pid);
+        Read { at: now, cost: begun.elapsed(), mappings }
+    }
+
+    fn has(&self, file: FileId) -> bool {
+        self.mappings.iter().any(|of| (of.device, of.inode) == (file.device, file.inode))
+    }
+
+    /// Whether it tells at `now` of the mappings of a file. `inserts`: the process inserts pages of it.
+    fn is_valid(&self, now: Duration, file: FileId, inserts: bool) -> bool {
+        let valid = match self.mappings.len() > MANY {
+            true if self.has(file) => VALID_OF_MANY,
+            // The file may have been mapped since: read again, for a part of the time.
+            true => self.cost * READING_PART,
+            false if inserts => Duration::ZERO,
+            false => VALID,
+        };
+        now == self.at || now < self.at + valid
+    }
 }
 
 /// Mapping of a file.
@@ -83,6 +119,12 @@ impl OwnMappings {
     /// True if a process of the stream maps some of these pages.
     pub fn is_mapped(&mut self, files: &impl KernelFiles, due: &Due, pages: &Range<u64>, now: Duration) -> bool {
         !self.through(files, due, pages, now).is_empty()
+    }
+
+    /// True if the process of `due` has many mappings, read before `now`, and it may have mapped the file since.
+    pub fn may_be_mapped(&self, due: &Due, now: Duration) -> bool {
+        let read = self.read.get(&due.process);
+        read.is_some_and(|read| read.mappings.len() > MANY && read.at < now && !read.has(due.file))
     }
 
     /// Removes these pages of `due` from the mappings of the stream's processes, if it has passed them. Returns false if
@@ -140,7 +182,7 @@ impl OwnMappings {
         self.held = held;
         self.held_ranges -= due.len();
         self.held_pages -= due.iter().map(Due::count).sum::<u64>();
-        self.read.retain(|_, (at, _)| now < *at + VALID_OF_MANY);
+        self.read.retain(|_, read| now < read.at + VALID_OF_MANY);
         due
     }
 
@@ -161,16 +203,11 @@ impl OwnMappings {
         let processes: Vec<Pid> = std::iter::once(due.process).chain(others).collect();
         let mut found = Vec::new();
         for pid in processes {
-            let is_read = self.read.get(&pid).is_some_and(|(at, mappings)| {
-                let is_many = mappings.len() > MANY;
-                now == *at
-                    || (is_many && now < *at + VALID_OF_MANY)
-                    || (!is_many && pid != due.process && now < *at + VALID)
-            });
+            let is_read = self.read.get(&pid).is_some_and(|read| read.is_valid(now, due.file, pid == due.process));
             if !is_read {
-                self.read.insert(pid, (now, mappings_of(files, pid)));
+                self.read.insert(pid, Read::of(files, pid, now));
             }
-            let mappings = self.read.get(&pid).map_or(&[][..], |(_, mappings)| mappings);
+            let mappings = self.read.get(&pid).map_or(&[][..], |read| &read.mappings);
             let of_file = mappings.iter().filter(|of| (of.device, of.inode) == (due.file.device, due.file.inode));
             let of_pages = of_file.filter(|of| of.pages.start < pages.end && pages.start < of.pages.end);
             found.extend(of_pages.map(|of| (pid, of.clone())));
@@ -227,7 +264,7 @@ fn page_out(pid: Pid, mapping: &FileMapping, pages: &Range<u64>) {
 /// A process that maps each of these files, if one is found in the time of a scan.
 pub fn mappers(files: &impl KernelFiles, wanted: &BTreeSet<FileId>) -> BTreeMap<FileId, Owner> {
     const MOST: Duration = Duration::from_millis(300);
-    let begun = std::time::Instant::now();
+    let begun = Instant::now();
     let mut found = BTreeMap::new();
     let mut left: BTreeMap<((u32, u32), u64), FileId> =
         wanted.iter().map(|file| ((file.device, file.inode), *file)).collect();
@@ -299,6 +336,22 @@ mod tests {
         assert!(!own.page_out(&kernel, &due(256..512), &(256..512), Duration::ZERO), "not passed");
         let code = Due { may_page_out: true, ..Due::first(FileId { inode: 13, ..FILE }, 0..1, Pid(7)) };
         assert!(!own.page_out(&kernel, &code, &(0..1), Duration::ZERO), "the constants of a library");
+    }
+
+    #[test]
+    fn of_many_mappings_those_of_a_file_mapped_since_are_found() {
+        let mapping = |n: u64| format!("{:x}-{:x} r--s 00000000 08:01 {} /f\n", n << 20, (n << 20) + 4096, n + 100);
+        let kernel = |count: u64| FakeKernel::new().file("proc/7/maps", &(1..=count).map(mapping).collect::<String>());
+        let of = |n: u64| Due { file: FileId { inode: n + 100, ..FILE }, ..due(0..1) };
+        let mut own = OwnMappings::default();
+        let is_mapped = |own: &mut OwnMappings, count: u64, n: u64, seconds: u64| {
+            own.is_mapped(&kernel(count), &of(n), &(0..1), Duration::from_secs(seconds))
+        };
+        assert!(is_mapped(&mut own, 2000, 2000, 10) && !is_mapped(&mut own, 2000, 3000, 10));
+        assert!(is_mapped(&mut own, 1, 2000, 11), "a known one is looked up in the old list");
+        assert!(is_mapped(&mut own, 3000, 3000, 11), "an unknown one is looked for");
+        let later = Duration::from_secs(12);
+        assert!(own.may_be_mapped(&of(3001), later) && !own.may_be_mapped(&of(3000), later));
     }
 
     #[test]
