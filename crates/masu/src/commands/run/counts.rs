@@ -138,13 +138,13 @@ impl Counts {
         self.promoted.entry(pid).or_default().all = all;
     }
 
-    /// Splits the windows that masu made huge and found huge at the end, `still`: in the last count, and made huge after
-    /// it. The process ended before another one.
+    /// Of the windows that masu made huge and found huge at its last look, `still`: those in the last count, and those made
+    /// huge after it. The rest was small at the last count. The process ended before another one.
     pub fn of_last_count(&self, pid: Pid, still: u64) -> (u64, u64) {
         let after = self.promoted.get(&pid).map_or(0, |promoted| promoted.all.saturating_sub(promoted.counted));
         let huge = self.last.get(&pid).map_or(0, |counted| counted.total.allocated_windows);
         let counted = still.saturating_sub(after).min(huge);
-        (counted, still - counted)
+        (counted, after.min(still))
     }
 }
 

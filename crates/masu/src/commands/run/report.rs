@@ -60,8 +60,8 @@ pub struct Report {
     pub pieces: Pieces,
     /// Windows ever reserved by the library, counted as in the paper; without malloc's own reservations.
     pub reserved_ever_windows: u64,
-    /// Part of these that no count shows, at least: they were unmapped again before it, or had no access rights then
-    /// (address space that a runtime has set aside).
+    /// Part of these beyond the fullest counts: they came before or after those, or had no access rights then (address
+    /// space that a runtime has set aside).
     #[serde(default)]
     pub uncounted_windows: u64,
     /// Mappings placed at a multiple of a superpage.
@@ -218,7 +218,7 @@ impl Report {
         add(&mut self.superpages_at_end, counted);
     }
 
-    /// Windows that the library reserved and that are in no count, at least: other windows may be in the counts.
+    /// Windows that the library reserved beyond those of the fullest counts.
     pub fn uncounted(&self) -> u64 {
         let counted: u64 = self.superpages.values().map(|windows| windows.reserved_windows).sum();
         self.reserved_ever_windows.saturating_sub(counted)
@@ -326,7 +326,7 @@ impl Report {
             let hidden = if self.hidden_processes > 0 { ", of a process whose first thread ended" } else { "" };
             writeln!(
                 to,
-                "  reserved in all: {} windows; {} of them or more are in no count: unmapped before it{forbidden}{hidden}, \
+                "  reserved in all: {} windows, {} beyond the fullest counts: mapped at other times{forbidden}{hidden}, \
                  without access rights, or under MADV_NOHUGEPAGE then",
                 self.reserved_ever_windows, self.uncounted_windows
             )?;
@@ -462,13 +462,13 @@ mod tests {
         assert!(!text.contains("no window of 2 MiB was reserved"), "{text}");
         assert!(
             text.contains(
-                "  reserved in all: 100 windows; 100 of them or more are in no count: unmapped before it, without \
-                 access rights, or under MADV_NOHUGEPAGE then\n"
+                "  reserved in all: 100 windows, 100 beyond the fullest counts: mapped at other times, without access \
+                 rights, or under MADV_NOHUGEPAGE then\n"
             ),
             "{text}"
         );
         report.forbidding_processes = 1;
-        assert!(printed(&report).contains("unmapped before it, forbidden (prctl), without access"), "{report:?}");
+        assert!(printed(&report).contains("mapped at other times, forbidden (prctl), without access"), "{report:?}");
         report.forbidding_processes = 0;
         let windows =
             |reserved, huge| Windows { reserved_windows: reserved, allocated_windows: huge, ..Windows::default() };
