@@ -5,7 +5,7 @@
 
 use crate::act::End;
 
-/// MappingSplits on the host since the scan before the last one, less those that explain a window.
+/// Splits on the host since the scan before the last one, less those that explain a window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MappingSplits {
     /// Counter before the last scan and before the one before it; `None` if the kernel does not count.
