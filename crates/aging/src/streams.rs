@@ -238,6 +238,7 @@ impl Streams {
         self.fetch(files, now, false)?;
         self.report_streams(files, now, events);
         let mut due = self.queue.due(now);
+        due.extend(self.own.decided(files, now));
         let passed = |due: &Due| is_passed(&self.followed, &self.read_ahead, due);
         due.iter_mut().for_each(|due| due.may_page_out = passed(due));
         due.retain(|due| !self.keeps(files, due, now));
@@ -258,13 +259,16 @@ impl Streams {
         if (due.attempts, due.writes) != (0, 0) || due.early.is_some() {
             return false;
         }
-        if self.own.is_mapped(files, due, &due.pages, now) || self.own.may_be_mapped(due, now) {
+        if self.own.is_mapped(files, due, &due.pages, now) {
             // Pages read ahead and in no page table yet would be dropped, and read again at the next touch.
             return if due.may_page_out {
                 self.keeps_lately(files, due, now)
             } else {
                 self.own.hold_mapped(due, &due.pages)
             };
+        }
+        if self.own.take_undecided(due, now) {
+            return true;
         }
         let stays = self.may_stay(files, due);
         if stays {

@@ -22,6 +22,8 @@ pub struct Due {
     pub process: Process,
     /// The process has read them in order and passed them: they may leave its mapping, too.
     pub may_page_out: bool,
+    /// It has waited for a list of the process's mappings that is newer than it.
+    pub has_waited: bool,
     /// Number of earlier attempts.
     pub attempts: u32,
     /// Number of attempts that found them dirty.
@@ -34,7 +36,7 @@ pub struct Due {
 impl Due {
     /// Pages without an earlier attempt.
     pub fn first(file: FileId, pages: Range<u64>, process: Process) -> Due {
-        Due { file, pages, process, may_page_out: false, attempts: 0, writes: 0, early: None }
+        Due { file, pages, process, may_page_out: false, has_waited: false, attempts: 0, writes: 0, early: None }
     }
 
     /// Number of pages.

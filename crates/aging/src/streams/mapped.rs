@@ -50,6 +50,8 @@ pub struct OwnMappings {
     processes: BTreeSet<Pid>,
     /// Mappings of files by process, as last read.
     read: BTreeMap<Pid, Read>,
+    /// Pages of files that a process with many mappings may have mapped since they were read, with the time.
+    undecided: Vec<(Duration, Due)>,
     held: BTreeMap<FileId, Vec<Due>>,
     held_ranges: usize,
     held_pages: u64,
@@ -121,10 +123,34 @@ impl OwnMappings {
         !self.through(files, due, pages, now).is_empty()
     }
 
-    /// True if the process of `due` has many mappings, read before `now`, and it may have mapped the file since.
-    pub fn may_be_mapped(&self, due: &Due, now: Duration) -> bool {
-        let read = self.read.get(&due.process);
-        read.is_some_and(|read| read.mappings.len() > MANY && read.at < now && !read.has(due.file))
+    /// Takes pages of a process with many mappings that may have mapped the file since they were read, until they are
+    /// read again. Returns false for other pages.
+    pub fn take_undecided(&mut self, due: &Due, now: Duration) -> bool {
+        let is_old = |read: &Read| read.mappings.len() > MANY && read.at < now && !read.has(due.file);
+        let takes =
+            !due.has_waited && self.undecided.len() < HELD_MOST && self.read.get(&due.process).is_some_and(is_old);
+        if takes {
+            self.held_pages += due.count();
+            self.undecided.push((now, Due { has_waited: true, ..due.clone() }));
+        }
+        takes
+    }
+
+    /// Those whose process's mappings were read since.
+    pub fn decided(&mut self, files: &impl KernelFiles, now: Duration) -> Vec<Due> {
+        let processes: BTreeSet<Pid> = self.undecided.iter().map(|(_, due)| due.process).collect();
+        for pid in processes {
+            if self.read.get(&pid).is_none_or(|read| now >= read.at + read.cost * READING_PART) {
+                self.read.insert(pid, Read::of(files, pid, now));
+            }
+        }
+        let is_decided = |since: &Duration, due: &Due| self.read.get(&due.process).is_none_or(|read| read.at > *since);
+        let (decided, left) =
+            std::mem::take(&mut self.undecided).into_iter().partition(|(since, due)| is_decided(since, due));
+        self.undecided = left;
+        let decided: Vec<(Duration, Due)> = decided;
+        self.held_pages -= decided.iter().map(|(_, due)| due.count()).sum::<u64>();
+        decided.into_iter().map(|(_, due)| due).collect()
     }
 
     /// Removes these pages of `due` from the mappings of the stream's processes, if it has passed them. Returns false if
@@ -189,7 +215,8 @@ impl OwnMappings {
     /// All held pages, at the end.
     pub fn rest(&mut self) -> Vec<Due> {
         (self.held_ranges, self.held_pages) = (0, 0);
-        std::mem::take(&mut self.held).into_values().flatten().collect()
+        let undecided = std::mem::take(&mut self.undecided).into_iter().map(|(_, due)| due);
+        std::mem::take(&mut self.held).into_values().flatten().chain(undecided).collect()
     }
 
     fn through(
@@ -351,7 +378,11 @@ mod tests {
         assert!(is_mapped(&mut own, 1, 2000, 11), "a known one is looked up in the old list");
         assert!(is_mapped(&mut own, 3000, 3000, 11), "an unknown one is looked for");
         let later = Duration::from_secs(12);
-        assert!(own.may_be_mapped(&of(3001), later) && !own.may_be_mapped(&of(3000), later));
+        assert!(own.take_undecided(&of(3001), later) && !own.take_undecided(&of(3000), later));
+        let decided = own.decided(&kernel(3001), later + Duration::from_secs(1));
+        assert_eq!(decided, [Due { has_waited: true, ..of(3001) }]);
+        assert!(is_mapped(&mut own, 1, 3001, 13) && !own.take_undecided(&decided[0], Duration::from_secs(14)));
+        assert_eq!(own.held(), Pages(0));
     }
 
     #[test]
