@@ -277,12 +277,13 @@ fn build_initial_files() -> Result<PathBuf> {
 const LOADER: &str = "lib64/ld-linux-x86-64.so.2";
 
 /// Programs that tests start: their paths there, and their sources.
-const C_PROGRAMS: [(&str, &str); 7] = [
+const C_PROGRAMS: [(&str, &str); 8] = [
     ("programs/stress", "bench/workloads/remote/stress.c"),
     ("programs/memory_checker", "live-tests/programs/memory_checker.c"),
     ("programs/advice", "live-tests/programs/advice.c"),
     ("programs/hard", "live-tests/programs/hard.c"),
     ("programs/signals", "live-tests/programs/signals.c"),
+    ("programs/ignored", "live-tests/programs/ignored.c"),
     ("programs/transfers", "live-tests/programs/transfers.c"),
     ("programs/track_client", "live-tests/programs/track_client.c"),
 ];

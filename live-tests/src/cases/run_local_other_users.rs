@@ -69,9 +69,8 @@ fn another_users_connections_keep_no_program_waiting(_: &Host) -> Outcome {
     // Its programs have ended, and it notices; beside its own files, it holds 64 foreign connections and the newest
     // one.
     let masu = talking.masu();
-    wait_until("masu has no thread more than before", || held(masu).is_ok_and(|now| now.0 <= before.0))?;
-    let during = held(masu)?;
-    assert!(during.1 <= before.1 + 65, "{before:?} {during:?}");
+    let holds_no_more = |now: (usize, usize)| now.0 <= before.0 && now.1 <= before.1 + 65;
+    wait_until("masu has no thread and no file more than that", || held(masu).is_ok_and(holds_no_more))?;
     assert!(
         clients.iter_mut().all(|client| matches!(client.0.try_wait(), Ok(None))),
         "the programs waited for the other clients"
