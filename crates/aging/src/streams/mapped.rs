@@ -136,7 +136,7 @@ impl OwnMappings {
         takes
     }
 
-    /// Those whose process's mappings were read since.
+    /// Pages whose process's mappings were read since.
     pub fn decided(&mut self, files: &impl KernelFiles, now: Duration) -> Vec<Due> {
         let processes: BTreeSet<Pid> = self.undecided.iter().map(|(_, due)| due.process).collect();
         for pid in processes {
