@@ -227,9 +227,10 @@ impl HugeWindows {
         self.extra.sum_up(costs.sum());
     }
 
-    /// Begins a scan.
+    /// Begins a scan. Of a program without a window of masu's nothing is read: a service has thousands of them.
     pub fn begin_scan(&mut self, program: &dyn Program) {
-        self.mapping_splits.begin_scan(program.mapping_splits_of_host());
+        let counts = self.promoted().next().is_some();
+        self.mapping_splits.begin_scan(if counts { program.mapping_splits_of_host() } else { None });
     }
 
     /// Keeps the windows that a scan shows huge. A window of masu's that the scan does not show is measured, since a
