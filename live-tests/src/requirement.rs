@@ -19,7 +19,7 @@ pub enum Requirement {
     PageFrames,
     /// The system-wide switch of transparent huge pages.
     HugePageModes,
-    /// The kernel counts huge pages that are mapped in part (Linux 6.13).
+    /// The kernel counts huge pages that are mapped in part (Linux 6.12).
     TornPages,
     /// The BPF walk of page tables loads and calibrates.
     PageTableWalk,

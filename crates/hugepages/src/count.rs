@@ -293,7 +293,7 @@ fn gives_small_sizes(files: &impl KernelFiles) -> Result<bool, Error> {
     Ok(sizes.iter().any(|size| size.bytes < PageSize::Huge.bytes() && given(size)))
 }
 
-/// Whether the host may have huge pages with a part unmapped. Before Linux 6.13 the kernel keeps no present number.
+/// Whether the host may have huge pages with a part unmapped. Before Linux 6.12 the kernel keeps no present number.
 fn has_torn(files: &impl KernelFiles) -> bool {
     thp_stats::partially_mapped(files).map_or_else(
         |_| vmstat::vmstat(files).is_ok_and(|stat| stat.thp_deferred_split_page.is_none_or(|count| count > 0)),

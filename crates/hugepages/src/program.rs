@@ -147,7 +147,7 @@ pub trait Program {
         Ok(Vec::new())
     }
 
-    /// Huge pages of the host with a part unmapped; `None` if the kernel does not count them (before Linux 6.13).
+    /// Huge pages of the host with a part unmapped; `None` if the kernel does not count them (before Linux 6.12).
     fn torn_on_host(&self) -> Option<u64> {
         None
     }

@@ -130,7 +130,7 @@ const REFUSED_MAX: u32 = 3;
 /// Splits without any return after which the kernel is taken not to return memory of a split.
 const MISSES_MAX: u32 = 4;
 
-/// Scans between two looks for torn pages on kernels that do not count them (before Linux 6.13).
+/// Scans between two looks for torn pages on kernels that do not count them (before Linux 6.12).
 const LOOK_FOR_TORN_EVERY: u64 = 16;
 
 impl Trimmer {

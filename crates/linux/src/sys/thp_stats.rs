@@ -6,7 +6,7 @@
 //! Cost: one read a counter, each summed over the processors: some 15 µs a size and dozen counters. Side effects:
 //! none. `nr_*` are gauges, all others only rise.
 //!
-//! Since: Linux 6.10, `split*` 6.11, `nr_anon` 6.13; the set grows with each version. Before, there is no such
+//! Since: Linux 6.10, `split*` 6.11, `nr_anon*` 6.12; the set grows with each version. Before, there is no such
 //! directory, and the answer is `Unsupported`, which is not "none".
 //!
 //! Truth: Documentation/admin-guide/mm/transhuge.rst; `mthp_stat_item` in include/linux/huge_mm.h.
@@ -96,7 +96,7 @@ pub fn stats(files: &impl KernelFiles) -> Result<Vec<SizeStats>, Error> {
 /// Anonymous huge pages of 2 MiB on the host with a part unmapped, now.
 ///
 /// # Errors
-/// `Unsupported` before Linux 6.13.
+/// `Unsupported` before Linux 6.12.
 pub fn partially_mapped(files: &impl KernelFiles) -> Result<u64, Error> {
     let directory = format!("{}/hugepages-{}kB/stats", thp::ROOT, PageSize::Huge.bytes().0 >> 10);
     Ok(counter(files, &directory, "nr_anon_partially_mapped".to_owned())?.1)
