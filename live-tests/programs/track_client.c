@@ -282,7 +282,7 @@ static void lied(void)
     printf("enable %d", result);
     if (result == MASU_OK) {
         result = masu_track_handle(track);
-        printf(" handle %d windows %d wait %d", result, windows_seen, masu_track_wait(track, 100, NULL));
+        printf(" handle %d windows %d wait %d", result, windows_seen, masu_track_wait(track, 0, NULL));
     }
     printf("\n");
     CHECK(masu_track_free(track) == MASU_OK);

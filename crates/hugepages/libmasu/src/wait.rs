@@ -39,6 +39,7 @@ pub fn wait(track: &Track, timeout_ms: c_int, active: &mut u64) -> c_int {
 /// Sleeps until a signal comes, the tracker or the time ends, or the context is disabled.
 fn sleep(track: &Track, waits: Waits, timeout_ms: c_int, active: &mut u64) -> c_int {
     let end = now_ms() + i64::from(timeout_ms);
+    let mut is_over = false;
     loop {
         while let Some(pages) = signal::next_of(waits.taken) {
             track.notified(pages);
@@ -51,10 +52,12 @@ fn sleep(track: &Track, waits: Waits, timeout_ms: c_int, active: &mut u64) -> c_
             *active = active_now;
             return MASU_OK;
         }
-        let left = if timeout_ms < 0 { -1 } else { end - now_ms() };
-        if timeout_ms >= 0 && left <= 0 {
+        if is_over {
             return MASU_NOTHING;
         }
+        // The tracker's end is told without any time, too, and on a processor that comes back late.
+        let left = if timeout_ms < 0 { -1 } else { (end - now_ms()).max(0) };
+        is_over = left == 0;
         match poll_once(waits, poll_ms(left)) {
             Ok(false) => {}
             Ok(true) => return MASU_NO_TRACKER,
