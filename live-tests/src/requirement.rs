@@ -98,10 +98,6 @@ pub enum Requirement {
     SystemdAnalyze,
     /// The distribution's source of memcached, and its build tools.
     MemcachedSource,
-    /// A clean root of Debian, to install packages in.
-    CleanRoot,
-    /// The programs that build and install packages of rpm.
-    Rpm,
     /// File systems by programs (FUSE), and the right to mount one.
     Fuse,
     /// Loop devices, and the programs that make and mount file systems on them.
@@ -120,7 +116,7 @@ pub enum Requirement {
 
 impl Requirement {
     /// All requirements, in the order of the tables.
-    pub const ALL: [Requirement; 55] = [
+    pub const ALL: [Requirement; 53] = [
         Requirement::Root,
         Requirement::RemoteAdvice,
         Requirement::RemoteCollapse,
@@ -167,8 +163,6 @@ impl Requirement {
         Requirement::Script,
         Requirement::SystemdAnalyze,
         Requirement::MemcachedSource,
-        Requirement::CleanRoot,
-        Requirement::Rpm,
         Requirement::Fuse,
         Requirement::LoopDevices,
         Requirement::Btrfs,
@@ -227,8 +221,6 @@ impl Requirement {
             Requirement::Script => "script",
             Requirement::SystemdAnalyze => "systemd-analyze",
             Requirement::MemcachedSource => "memcached's source",
-            Requirement::CleanRoot => "clean root of Debian",
-            Requirement::Rpm => "rpm",
             Requirement::Fuse => "FUSE",
             Requirement::LoopDevices => "loop devices",
             Requirement::Btrfs => "btrfs",
@@ -260,8 +252,6 @@ impl Requirement {
             Requirement::Script,
             Requirement::SystemdAnalyze,
             Requirement::MemcachedSource,
-            Requirement::CleanRoot,
-            Requirement::Rpm,
             Requirement::LoopDevices,
             Requirement::Btrfs,
             Requirement::Erofs,

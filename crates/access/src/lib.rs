@@ -10,7 +10,7 @@
 //! seen gives its rate (`estimate`).
 //!
 //! [`insertions`] and [`refaults`] observe whole processes and control groups: page-cache insertions, and pages of
-//! files that return soon after their eviction. [`process_events`] tells which processes start, change and end.
+//! files that return soon after their eviction.
 
 #![deny(unsafe_code)]
 
@@ -22,7 +22,6 @@ pub mod insertions;
 pub mod map;
 pub mod observer;
 pub mod probe;
-pub mod process_events;
 pub mod refaults;
 pub mod residency;
 pub mod walk;

@@ -77,9 +77,6 @@ pub fn main() -> ExitCode {
         print::failure(&failure);
         return status_of_misuse();
     }
-    if matches!(&args.task, Task::Serve(task) if task.answer_http) {
-        return status_of(serve::answer_http());
-    }
     // A file beyond its limit is an error, and no end by SIGXFSZ. A handler, and not SIG_IGN, which programs would
     // inherit. Without it masu ends there.
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::new(AtomicBool::new(false)));
@@ -113,10 +110,6 @@ pub fn main() -> ExitCode {
         Task::Llc(task) => llc::run(task),
         Task::Set(task) => set::run(task),
     };
-    status_of(outcome)
-}
-
-fn status_of(outcome: Result<Done, Failure>) -> ExitCode {
     match outcome {
         Ok(done) => done.status(),
         Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,

@@ -9,7 +9,7 @@
 
 use linux::capabilities::Capabilities;
 use linux::capabilities::Capability::{
-    self, Bpf, DacOverride, DacReadSearch, Fowner, IpcLock, Kill, Perfmon, Setgid, Setuid, SysAdmin, SysNice, SysPtrace,
+    self, Bpf, DacOverride, DacReadSearch, Fowner, IpcLock, Kill, Perfmon, SysAdmin, SysNice, SysPtrace,
 };
 
 use crate::args::{AgingTask, Huge, LlcPart, RunTask, SetTask, Task, Word};
@@ -24,9 +24,8 @@ const FACTS: Row = ("facts", Capabilities::of(&Capability::ALL));
 /// `clear_refs` is writable by its owner alone.
 const PAGES: Row = ("pages", Capabilities::of(&[DacOverride, SysPtrace, Perfmon, Bpf]));
 const ATTACH: Row = ("attach", Capabilities::of(&[DacOverride, SysPtrace, SysNice, Perfmon, Bpf]));
-/// It attaches, and drops streamed pages as `aging` does, without frame numbers and settings. The process of the page has
-/// another user.
-const SERVE: Row = ("serve", ATTACH.1.and(Capabilities::of(&[DacReadSearch, Fowner, Setgid, Setuid])));
+/// It attaches, and drops streamed pages as `aging` does, without frame numbers and settings.
+const SERVE: Row = ("serve", ATTACH.1.and(Capabilities::of(&[DacReadSearch, Fowner])));
 /// The socket of the service is root's.
 const STATUS: Row = ("status", Capabilities::of(&[]));
 /// Programs are notified by signals.

@@ -11,8 +11,6 @@
 //! | kernel         | `memory.kmem.usage_in_bytes`      | `kernel`, 5.18; before: its parts |
 //! | inactive files | `total_inactive_file`             | `inactive_file`                   |
 //! | swap           | `total_swap`                      | `memory.swap.current`             |
-//! | huge           | `total_rss_huge`                  | `anon_thp`                        |
-//! | refaults       | `total_workingset_refault_*`      | `workingset_refault_*`            |
 //! | huge pool      | another hierarchy: not read       | `hugetlb.*.current`               |
 //!
 //! Cost: some files a group; the kernel sums up `memory.stat` over the descendants. Side effects: none.
@@ -49,15 +47,6 @@ pub struct Charges {
     pub swap_bytes: Option<Bytes>,
     /// Huge pages of the pool in use, which are not part of the usage; `None` without the controller.
     pub huge_pool_bytes: Option<Bytes>,
-    /// Part of the anonymous memory on huge pages; `None` where it is not counted.
-    #[serde(default)]
-    pub huge_bytes: Option<Bytes>,
-    /// Refaults of file pages, since the group was made; `None` where they are not counted.
-    #[serde(default)]
-    pub file_refaults: Option<u64>,
-    /// Refaults of anonymous pages, since Linux 5.9.
-    #[serde(default)]
-    pub anonymous_refaults: Option<u64>,
     /// Kubelet's working set: the usage less the inactive page cache.
     pub working_set_bytes: Bytes,
 }
@@ -87,7 +76,6 @@ pub(super) fn of(files: &impl KernelFiles, version: Version, directory: &str) ->
         };
         value.map(|digits| digits.parse().map(Bytes).map_err(|_| bad(digits))).transpose()
     };
-    let count = |name: &str| Ok::<_, Error>(stat(name)?.map(|Bytes(count)| count));
     let usage = match version {
         Version::V1 => number("memory.usage_in_bytes")?,
         Version::V2 => number("memory.current")?,
@@ -104,9 +92,6 @@ pub(super) fn of(files: &impl KernelFiles, version: Version, directory: &str) ->
             inactive_file_bytes: of("total_inactive_file")?,
             swap_bytes: stat("total_swap")?,
             huge_pool_bytes: None,
-            huge_bytes: stat("total_rss_huge")?,
-            file_refaults: count("total_workingset_refault_file")?,
-            anonymous_refaults: count("total_workingset_refault_anon")?,
             ..Charges::default()
         },
         Version::V2 => {
@@ -127,9 +112,6 @@ pub(super) fn of(files: &impl KernelFiles, version: Version, directory: &str) ->
                 inactive_file_bytes: of("inactive_file")?,
                 swap_bytes: number("memory.swap.current")?,
                 huge_pool_bytes: huge_pool(files, directory)?,
-                huge_bytes: stat("anon_thp")?,
-                file_refaults: count("workingset_refault_file")?,
-                anonymous_refaults: count("workingset_refault_anon")?,
                 ..Charges::default()
             }
         }
@@ -166,8 +148,7 @@ mod tests {
     #[test]
     fn version_1_counts_what_is_below_in_total() {
         let stat = "cache 1\nrss 2\nhierarchical_memory_limit 1048576\ntotal_cache 700\ntotal_rss 200\n\
-                    total_shmem 100\ntotal_inactive_file 300\ntotal_swap 7\n\
-                    total_rss_huge 20\ntotal_workingset_refault_anon 3\n";
+                    total_shmem 100\ntotal_inactive_file 300\ntotal_swap 7\n";
         let kernel = FakeKernel::new()
             .file("sys/fs/cgroup/memory/a/memory.stat", stat)
             .file("sys/fs/cgroup/memory/a/memory.usage_in_bytes", "1000\n")
@@ -183,9 +164,6 @@ mod tests {
             inactive_file_bytes: Bytes(300),
             swap_bytes: Some(Bytes(7)),
             huge_pool_bytes: None,
-            huge_bytes: Some(Bytes(20)),
-            file_refaults: None,
-            anonymous_refaults: Some(3),
             working_set_bytes: Bytes(700),
         };
         assert_eq!(found, expected);

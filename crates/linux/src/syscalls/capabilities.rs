@@ -32,10 +32,6 @@ pub enum Capability {
     Fowner = 3,
     /// Signal processes of others.
     Kill = 5,
-    /// Change the group.
-    Setgid = 6,
-    /// Change the user.
-    Setuid = 7,
     /// Lock more memory than the limit.
     IpcLock = 14,
     /// Inspect the processes of others.
@@ -54,13 +50,11 @@ pub enum Capability {
 
 impl Capability {
     /// All capabilities, by number.
-    pub const ALL: [Capability; 13] = [
+    pub const ALL: [Capability; 11] = [
         Capability::DacOverride,
         Capability::DacReadSearch,
         Capability::Fowner,
         Capability::Kill,
-        Capability::Setgid,
-        Capability::Setuid,
         Capability::IpcLock,
         Capability::SysPtrace,
         Capability::SysAdmin,
@@ -77,8 +71,6 @@ impl Capability {
             Capability::DacReadSearch => "CAP_DAC_READ_SEARCH",
             Capability::Fowner => "CAP_FOWNER",
             Capability::Kill => "CAP_KILL",
-            Capability::Setgid => "CAP_SETGID",
-            Capability::Setuid => "CAP_SETUID",
             Capability::IpcLock => "CAP_IPC_LOCK",
             Capability::SysPtrace => "CAP_SYS_PTRACE",
             Capability::SysAdmin => "CAP_SYS_ADMIN",
