@@ -387,9 +387,10 @@ fn what_comes_back_is_counted_by_class(_: &Host) -> Outcome {
     let came_back = |line: &Value, class: &str| of_class(line, class)["refaults"].as_f64().unwrap_or(f64::NAN);
     let [code, data, cache] = ["code", "read_only", "cache"].map(|class| came_back(last, class));
     let of_each = EACH.0 as f64;
-    // Each part is read twice in a row: all of it refaults once, and pages evicted in between refault twice.
+    // Each part is read twice in a row: all of it refaults once, and pages evicted in between refault twice. The reader's
+    // own executables are in the group, too.
     for (class, pages) in [("code", code), ("read-only data", data)] {
-        assert!((0.9..=2.0).contains(&(pages / of_each)), "{class}: {pages} of {of_each}: {last}");
+        assert!((0.9..=2.25).contains(&(pages / of_each)), "{class}: {pages} of {of_each}: {last}");
     }
     assert!(cache > 4.0 * of_each, "page cache: {cache}: {last}");
     let of_kernel = amount(last, "file_refaults") - amount(first, "file_refaults");
