@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use units::Bytes;
 
 use crate::cases::walk::ABOVE_47_BITS;
-use crate::cases::{disk_file, elf32, llc_refill, memcached, programs, resctrl_host};
+use crate::cases::{disk_file, elf32, llc_refill, memcached, packages, programs, resctrl_host};
 use crate::group::Group;
 use crate::requirement::{Capability, Requirement};
 use crate::swap::Swap;
@@ -88,6 +88,9 @@ fn capability(requirement: Requirement) -> Capability {
         }
         Requirement::Script => Ok(program("script", programs::installed("script"))),
         Requirement::MemcachedSource => Ok(memcached_source()),
+        Requirement::Chromium => Ok(program("chromium", programs::installed("chromium"))),
+        Requirement::CleanRoot => Ok(clean_root()),
+        Requirement::Rpm => Ok(program("rpmbuild", programs::installed("rpmbuild"))),
         Requirement::Fuse => Ok(written("/dev/fuse")),
         Requirement::LoopDevices => Ok(loop_devices()),
         Requirement::Btrfs => Ok(file_system("btrfs")),
@@ -359,6 +362,22 @@ fn memcached_source() -> Capability {
             if why.contains("cannot build") { Capability::Unavailable(why) } else { Capability::NotOnThisMachine(why) }
         }
         Err(error) => Capability::Unavailable(format!("cannot run integrations/memcached/build: {error}")),
+    }
+}
+
+/// Made if it is missing. An unreachable archive is a skip; a missing program or privilege is a failure.
+fn clean_root() -> Capability {
+    if !rustix::process::geteuid().is_root() {
+        return Capability::Unavailable("only root can make it".to_owned());
+    }
+    match (packages::clean_root(), program("debootstrap", programs::installed("debootstrap"))) {
+        (Some(mut make), Capability::Available) => match make.output() {
+            Ok(output) if output.status.success() => Capability::Available,
+            Ok(output) => Capability::NotOnThisMachine(String::from_utf8_lossy(&output.stderr).trim_end().to_owned()),
+            Err(error) => Capability::Unavailable(format!("cannot run integrations/package/clean-root: {error}")),
+        },
+        (None, _) => Capability::NotOnThisMachine("this machine has no sources".to_owned()),
+        (_, missing) => missing,
     }
 }
 

@@ -98,6 +98,12 @@ pub enum Requirement {
     SystemdAnalyze,
     /// The distribution's source of memcached, and its build tools.
     MemcachedSource,
+    /// A browser without a window.
+    Chromium,
+    /// A clean root of Debian, to install packages in.
+    CleanRoot,
+    /// The programs that build and install packages of rpm.
+    Rpm,
     /// File systems by programs (FUSE), and the right to mount one.
     Fuse,
     /// Loop devices, and the programs that make and mount file systems on them.
@@ -116,7 +122,7 @@ pub enum Requirement {
 
 impl Requirement {
     /// All requirements, in the order of the tables.
-    pub const ALL: [Requirement; 53] = [
+    pub const ALL: [Requirement; 56] = [
         Requirement::Root,
         Requirement::RemoteAdvice,
         Requirement::RemoteCollapse,
@@ -163,6 +169,9 @@ impl Requirement {
         Requirement::Script,
         Requirement::SystemdAnalyze,
         Requirement::MemcachedSource,
+        Requirement::Chromium,
+        Requirement::CleanRoot,
+        Requirement::Rpm,
         Requirement::Fuse,
         Requirement::LoopDevices,
         Requirement::Btrfs,
@@ -221,6 +230,9 @@ impl Requirement {
             Requirement::Script => "script",
             Requirement::SystemdAnalyze => "systemd-analyze",
             Requirement::MemcachedSource => "memcached's source",
+            Requirement::Chromium => "chromium",
+            Requirement::CleanRoot => "clean root of Debian",
+            Requirement::Rpm => "rpm",
             Requirement::Fuse => "FUSE",
             Requirement::LoopDevices => "loop devices",
             Requirement::Btrfs => "btrfs",
@@ -252,6 +264,9 @@ impl Requirement {
             Requirement::Script,
             Requirement::SystemdAnalyze,
             Requirement::MemcachedSource,
+            Requirement::Chromium,
+            Requirement::CleanRoot,
+            Requirement::Rpm,
             Requirement::LoopDevices,
             Requirement::Btrfs,
             Requirement::Erofs,

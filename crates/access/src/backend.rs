@@ -72,6 +72,14 @@ pub struct Unavailable {
     pub remedy: String,
 }
 
+impl std::fmt::Display for Unavailable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.reason)
+    }
+}
+
+impl std::error::Error for Unavailable {}
+
 /// Availability of each backend on this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backends {

@@ -10,7 +10,7 @@
 //! seen gives its rate (`estimate`).
 //!
 //! [`insertions`] and [`refaults`] observe whole processes and control groups: page-cache insertions, and pages of
-//! files that return soon after their eviction.
+//! files that return soon after their eviction. [`process_events`] tells which processes start, change and end.
 
 #![deny(unsafe_code)]
 
@@ -22,6 +22,7 @@ pub mod insertions;
 pub mod map;
 pub mod observer;
 pub mod probe;
+pub mod process_events;
 pub mod refaults;
 pub mod residency;
 pub mod walk;

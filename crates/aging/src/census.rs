@@ -26,6 +26,7 @@ use linux::halted::{HaltedProcess, halted_among};
 use linux::kpagecgroup::GroupTable;
 use linux::kpageflags::FrameTable;
 use linux::probe::Known;
+use linux::processes::some_are_hidden;
 use linux::zoneinfo::{Zone, zoneinfo};
 use linux::{Error, KernelFiles, NotRead, Pid, Untrusted, lru_gen, pagemap, stat, status, vmstat};
 use serde::{Deserialize, Serialize};
@@ -249,7 +250,7 @@ fn of_tally(
         swap_refaults,
         processes_not_read: code.not_read.len() as u64,
         not_read: NotRead::of(&code.not_read),
-        in_pid_namespace: in_pid_namespace(files),
+        in_pid_namespace: some_are_hidden(files),
         sampled_fraction: tally.sampled_fraction(),
         ..Census::of(accessed.leave_out(classes), processes)
     };
@@ -310,7 +311,7 @@ pub fn of_processes(files: &impl KernelFiles, pids: &BTreeSet<Pid>, closeness: C
         sampled_fraction,
         processes_not_read: unanswered.len() as u64,
         not_read: NotRead::of(&unanswered),
-        in_pid_namespace: in_pid_namespace(files),
+        in_pid_namespace: some_are_hidden(files),
         ..Census::of(accessed.leave_out(classes), processes)
     };
     Ok(census.took(begin))
@@ -321,13 +322,6 @@ fn frames_of(files: &impl KernelFiles, pid: Pid, code: &FrameSet, host: HostFram
     let own = || Frames::of(files, pid, code, host);
     let again = |error: Error| if error.is_gone() { own() } else { Err(error) };
     own().or_else(again).or_else(again)
-}
-
-/// True if a pid namespace hides processes from masu.
-fn in_pid_namespace(files: &impl KernelFiles) -> bool {
-    /// Inode of the initial namespace: PROC_PID_INIT_INO in include/linux/proc_ns.h.
-    const INITIAL: u64 = 0xEFFF_FFFC;
-    files.inode("proc/self/ns/pid").is_ok_and(|inode| inode != INITIAL)
 }
 
 impl Census {
@@ -404,9 +398,9 @@ mod tests {
 
     #[test]
     fn only_the_first_namespace_of_process_ids_has_all_of_them() {
-        assert!(in_pid_namespace(&FakeKernel::new().file("proc/self/ns/pid", "")));
+        assert!(some_are_hidden(&FakeKernel::new().file("proc/self/ns/pid", "")));
         // Kernel without namespaces.
-        assert!(!in_pid_namespace(&FakeKernel::new()));
+        assert!(!some_are_hidden(&FakeKernel::new()));
     }
 
     #[test]

@@ -19,6 +19,7 @@ pub mod freezer;
 pub mod group;
 mod group_memory;
 pub mod limited;
+pub mod tree;
 
 use rustix::io::Errno;
 use serde::Serialize;

@@ -38,7 +38,7 @@ use proc::{frame_file, key_lines, system_call};
 use process::forked;
 #[cfg(test)]
 use process::quiet_process;
-pub use process::{process_lock, proxy, signal_detector};
+pub use process::{confinement, process_lock, proxy, signal_detector};
 use sys::bracketed;
 pub use sys::{block_device, caches, ksm, lru_gen, read_ahead, thp, thp_stats};
 use syscalls::{advice, file_handle, scratch};

@@ -2,6 +2,7 @@
 
 mod aging;
 mod llc;
+mod restore;
 pub mod run;
 mod serve;
 mod set;
@@ -19,6 +20,7 @@ use units::{Bytes, Fraction, NonZeroFraction};
 
 pub use aging::{AgingTask, Budget};
 pub use llc::{DomainBy, LlcPart, LlcRunTask, LlcTask, PlanTask, SharedTask, SimulateTask};
+pub use restore::RestoreTask;
 pub use serve::{ServeTask, StatusTask};
 pub use set::{SetTask, Word};
 
@@ -94,6 +96,7 @@ pub enum Task {
     Aging(AgingTask),
     Llc(LlcTask),
     Set(SetTask),
+    Restore(RestoreTask),
     Completions(CompletionsTask),
 }
 

@@ -7,6 +7,7 @@ pub mod completions;
 pub mod facts;
 pub mod llc;
 pub mod pages;
+pub mod restore;
 pub mod run;
 pub mod serve;
 pub mod set;

@@ -11,6 +11,7 @@ mod open;
 mod priority;
 mod privileges;
 mod prohibition;
+mod restoring;
 mod runtime;
 mod terminal;
 
@@ -23,7 +24,6 @@ pub mod reports {
     pub use crate::commands::run::report::{Report as RunReport, Windows};
 }
 
-use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::LazyLock;
@@ -31,14 +31,13 @@ use std::sync::atomic::AtomicBool;
 
 use clap::{CommandFactory, Parser};
 use linux::Rooted;
-use linux::journal;
 use linux::open_files;
-use linux::runtime_directory::DIRECTORY;
 
 use args::{Args, Task};
-use commands::{aging, attach, census, completions, facts, llc, pages, run, serve, set, stat, status, track};
+use commands::{aging, attach, census, completions, facts, llc, pages, restore, run, serve, set, stat, status, track};
 use failure::Failure;
 use launch::child::{Relay, check_open_files};
+use restoring::Restored;
 use terminal::{log, print};
 
 /// The running kernel's files, for the life of the command.
@@ -77,6 +76,9 @@ pub fn main() -> ExitCode {
         print::failure(&failure);
         return status_of_misuse();
     }
+    if matches!(&args.task, Task::Serve(task) if task.answer_http) {
+        return status_of(serve::answer_http());
+    }
     // A file beyond its limit is an error, and no end by SIGXFSZ. A handler, and not SIG_IGN, which programs would
     // inherit. Without it masu ends there.
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::new(AtomicBool::new(false)));
@@ -91,13 +93,17 @@ pub fn main() -> ExitCode {
         return status_of_misuse();
     }
     let relay = starts_a_program(&args.task).then(Relay::ready);
-    if let Err(failure) = restore_and_keep(&args.task) {
-        print::failure(&failure);
-        return status_of_misuse();
-    }
+    let restored = match restore_and_keep(&args.task) {
+        Ok(restored) => restored,
+        Err(failure) => {
+            print::failure(&failure);
+            return status_of_misuse();
+        }
+    };
     let outcome = match &args.task {
         Task::Run(task) => return run::run(task, relay.unwrap_or_else(Relay::ready)),
         Task::Completions(task) => completions::run(task),
+        Task::Restore(task) => restore::run(task, restored),
         Task::Facts(task) => facts::run(task),
         Task::Pages(task) => pages::run(task),
         Task::Attach(task) => attach::run(task),
@@ -110,6 +116,10 @@ pub fn main() -> ExitCode {
         Task::Llc(task) => llc::run(task),
         Task::Set(task) => set::run(task),
     };
+    status_of(outcome)
+}
+
+fn status_of(outcome: Result<Done, Failure>) -> ExitCode {
     match outcome {
         Ok(done) => done.status(),
         Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
@@ -141,11 +151,17 @@ fn files_of_start(task: &Task) -> Option<usize> {
 }
 
 /// Gives up the capabilities that neither restoring nor the command needs, restores, and keeps those of the command.
-fn restore_and_keep(task: &Task) -> Result<(), Failure> {
+fn restore_and_keep(task: &Task) -> Result<Result<Restored, linux::Error>, Failure> {
     let kept = privileges::of(task, privileges::has_scan());
     privileges::keep(kept.and(privileges::RESTORING))?;
-    restore_after_crash();
-    privileges::keep(kept)
+    let restored = restoring::restore();
+    if !matches!(task, Task::Restore(_))
+        && let Err(error) = &restored
+    {
+        restoring::tell_of(error);
+    }
+    privileges::keep(kept)?;
+    Ok(restored)
 }
 
 /// A usage error on one line, with a pointer to the help; help and version as clap prints them.
@@ -179,54 +195,6 @@ fn starts_a_program_by_its_words(words: impl Iterator<Item = std::ffi::OsString>
     let mut words = words.skip_while(|word| word.as_encoded_bytes().starts_with(b"-"));
     let task = words.next().unwrap_or_default();
     task == "run" || (task == "aging" && words.any(|word| word == "--"))
-}
-
-/// Restores settings that an earlier masu changed and did not restore, because it was killed. A setting that is gone,
-/// or belongs to another program by now, is left as it is.
-fn restore_after_crash() {
-    let journal::Replay { restored, left_alone, newer } = match journal::replay(
-        &*HOST,
-        Path::new(DIRECTORY),
-        &[linux::resctrl::UNDO],
-    ) {
-        Ok(replay) => replay,
-        // A user who may not read the journals may not restore settings either; root's next start will.
-        Err(linux::Error::Denied(_)) => return,
-        Err(error) => {
-            return print::note(format_args!(
-                "cannot search for settings that a killed masu left changed: {error}; if there are any, the next start of a \
-                     masu that can restores them"
-            ));
-        }
-    };
-    for one in restored {
-        let journal::Restored { path, value, undone, writer, failure } = one;
-        let (done, not_done) = match undone {
-            journal::Undone::Written => (
-                format!("/{path} is {value} again, unless it belongs to another program now"),
-                format!("/{path} cannot be restored"),
-            ),
-            journal::Undone::Removed => {
-                (format!("its group /{path} is removed"), format!("its group /{path} cannot be removed"))
-            }
-            journal::Undone::Joined => {
-                (format!("its tasks are moved back to /{path}"), format!("its tasks cannot be moved back to /{path}"))
-            }
-        };
-        match failure {
-            None => print::note(format_args!("process {writer} was killed: {done}")),
-            Some(error) => print::note(format_args!("process {writer} was killed, and {not_done}: {error}")),
-        }
-    }
-    for (writer, left) in left_alone {
-        print::note(format_args!("process {writer} was killed, and its change is not undone: {left}"));
-    }
-    for journal::NewerJournal { path, writer } in newer {
-        print::note(format_args!(
-            "process {writer} was killed, and only a newer masu can restore all of its changes: it wrote {}",
-            path.display()
-        ));
-    }
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@
 
 use linux::capabilities::Capabilities;
 use linux::capabilities::Capability::{
-    self, Bpf, DacOverride, DacReadSearch, Fowner, IpcLock, Kill, Perfmon, SysAdmin, SysNice, SysPtrace,
+    self, Bpf, DacOverride, DacReadSearch, Fowner, IpcLock, Kill, Perfmon, Setgid, Setuid, SysAdmin, SysNice, SysPtrace,
 };
 
 use crate::args::{AgingTask, Huge, LlcPart, RunTask, SetTask, Task, Word};
@@ -19,13 +19,16 @@ use crate::failure::Failure;
 type Row = (&'static str, Capabilities);
 
 const COMPLETIONS: Row = ("completions", Capabilities(0));
+/// All is restored before the command begins.
+const RESTORE: Row = ("restore", Capabilities(0));
 /// Lists masu's capabilities on this host, and probes their uses on masu's own memory.
 const FACTS: Row = ("facts", Capabilities::of(&Capability::ALL));
 /// `clear_refs` is writable by its owner alone.
 const PAGES: Row = ("pages", Capabilities::of(&[DacOverride, SysPtrace, Perfmon, Bpf]));
 const ATTACH: Row = ("attach", Capabilities::of(&[DacOverride, SysPtrace, SysNice, Perfmon, Bpf]));
-/// It attaches, and drops streamed pages as `aging` does, without frame numbers and settings.
-const SERVE: Row = ("serve", ATTACH.1.and(Capabilities::of(&[DacReadSearch, Fowner])));
+/// It attaches, and drops streamed pages as `aging` does, without frame numbers and settings. The process of the page has
+/// another user.
+const SERVE: Row = ("serve", ATTACH.1.and(Capabilities::of(&[DacReadSearch, Fowner, Setgid, Setuid])));
 /// The socket of the service is root's.
 const STATUS: Row = ("status", Capabilities::of(&[]));
 /// Programs are notified by signals.
@@ -70,6 +73,7 @@ const OPENING: Capabilities = Capabilities::of(&[DacOverride]).and(Capabilities:
 pub fn of(task: &Task, has_scan: bool) -> Capabilities {
     let (row, needs_scan) = match task {
         Task::Completions(_) => (COMPLETIONS, false),
+        Task::Restore(_) => (RESTORE, false),
         Task::Facts(_) => (FACTS, false),
         Task::Pages(_) => (PAGES, true),
         Task::Attach(_) => (ATTACH, true),
@@ -164,8 +168,11 @@ mod tests {
     use super::*;
     use crate::args::Args;
 
-    const ROWS: [Row; 19] = [
+    const ROWS: [Row; 22] = [
         COMPLETIONS,
+        RESTORE,
+        SERVE,
+        STATUS,
         FACTS,
         PAGES,
         ATTACH,

@@ -20,6 +20,8 @@
 //! The configuration is one file, and the files of a folder beside it (`masu.d`), in the order of their names. An
 //! unknown key, a value of another type and two rules of one name are errors, each with its file and line.
 
+pub mod service;
+
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -28,6 +30,8 @@ use linux::named_file;
 use serde::Deserialize;
 use toml::Spanned;
 use units::{Bytes, Fraction, NonZeroFraction};
+
+use service::{RawService, Service};
 
 /// Largest file.
 const FILE_MOST: Bytes = Bytes::mib(1);
@@ -45,6 +49,10 @@ const NAME_MOST: usize = 48;
 pub struct Config {
     /// Rules of the file, then those of the folder.
     pub rules: Vec<Rule>,
+    /// Settings of the service itself.
+    pub service: Service,
+    /// Position of these settings.
+    service_place: Option<Place>,
 }
 
 /// Selector of processes, with settings.
@@ -184,6 +192,15 @@ impl Config {
         let source = Source { file, text, passwd };
         let raw: RawConfig = toml::from_str(text)
             .map_err(|error| source.wrong(error.span().map_or(0, |span| span.start), in_our_words(error.message())))?;
+        if let Some(raw) = raw.serve {
+            let place = source.place(raw.span().start);
+            if let Some(Place { file, line }) = &self.service_place {
+                let what = format!("[serve] is in {}, line {line} already", file.display());
+                return Err(BadConfig::Wrong { place, what });
+            }
+            self.service = source.service(raw.into_inner())?;
+            self.service_place = Some(place);
+        }
         for rule in raw.rule {
             let rule = source.rule(rule)?;
             let is_twin = |other: &&Rule| other.name == rule.name;
@@ -231,8 +248,9 @@ impl fmt::Display for Select {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields, expecting = "tables [[rule]]")]
+#[serde(deny_unknown_fields, expecting = "tables [[rule]] and [serve]")]
 struct RawConfig {
+    serve: Option<Spanned<RawService>>,
     #[serde(default)]
     rule: Vec<RawRule>,
 }

@@ -1,15 +1,10 @@
-//! State of the service at one moment: JSON for `masu status`, and the metrics of OpenMetrics.
-
-use std::sync::atomic::AtomicU64;
+//! State of the service at one moment: JSON for `masu status` and the page. `metrics` makes OpenMetrics of it.
 
 use linux::Pid;
-use prometheus_client::encoding::text::encode;
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::{Registry, Unit};
 use serde::{Deserialize, Serialize};
 use units::Bytes;
+
+use crate::groups::Groups;
 
 /// State of the service.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -26,6 +21,25 @@ pub struct Snapshot {
     pub rules: Vec<OfRule>,
     /// Processes with a rule, in the order of their numbers.
     pub processes: Vec<OfProcess>,
+    /// Control groups, as measured last.
+    #[serde(default)]
+    pub groups: Groups,
+    /// Latest events, the oldest first.
+    #[serde(default)]
+    pub events: Vec<OfEvent>,
+}
+
+/// An event of the service.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OfEvent {
+    /// Time since the start of the service, in seconds.
+    pub at_s: f64,
+    /// Kind: `admitted`, `settled`, …
+    pub event: String,
+    /// Process and its command name, made visible; `None` for an event of the service itself.
+    pub of: Option<(Pid, String)>,
+    /// The line, made visible.
+    pub text: String,
 }
 
 /// State of a rule.
@@ -81,6 +95,9 @@ pub struct OfProcess {
     pub windows: Windows,
     /// Memory that promotions added.
     pub extra_rss_bytes: Bytes,
+    /// Parts of its memory, in the order of addresses: fraction of the pages that are hot. Empty before the first scan.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub heat: Vec<f64>,
 }
 
 /// Feature of a rule.
@@ -132,62 +149,14 @@ impl State {
     }
 }
 
-type Labels = Vec<(&'static str, String)>;
-type Real = Gauge<f64, AtomicU64>;
-
-impl Snapshot {
-    /// The metrics in the text format of OpenMetrics. No label has a value that a process chooses.
-    pub fn metrics(&self) -> String {
-        let mut registry = Registry::with_prefix("masu");
-        let rules = Gauge::<u64, AtomicU64>::default();
-        rules.set(self.rules.len() as u64);
-        registry.register("rules_loaded", "Rules in force", rules);
-        let failed = Gauge::<i64>::default();
-        failed.set(i64::from(self.reload_failed.is_some()));
-        registry.register("reload_failed", "1 while the rules that were read last have a fault", failed);
-        let cpu = Counter::<f64, AtomicU64>::default();
-        cpu.inc_by(self.cpu_s);
-        registry.register_with_unit("cpu", "Processor time of the service", Unit::Seconds, cpu);
-        let dropped = Counter::<u64>::default();
-        dropped.inc_by(self.cache_dropped_bytes.0);
-        registry.register_with_unit("cache_dropped", "Page cache dropped behind streams", Unit::Bytes, dropped);
-
-        let windows = Family::<Labels, Counter>::default();
-        for rule in &self.rules {
-            let Windows { promoted, demoted, refused } = rule.windows;
-            for (result, number) in [("promoted", promoted), ("demoted", demoted), ("refused", refused)] {
-                let labels = vec![("rule", rule.name.clone()), ("result", result.to_owned())];
-                windows.get_or_create(&labels).inc_by(number);
-            }
-        }
-        registry.register("windows", "Windows of 2 MiB, by what became of them", windows);
-        let (members, extra) = (Family::<Labels, Gauge>::default(), Family::<Labels, Real>::default());
-        for process in &self.processes {
-            let of = |key, value: &str| (key, value.to_owned());
-            let rule = of("rule", &process.rule);
-            let labels = vec![rule.clone(), of("feature", process.feature.name()), of("state", process.state.name())];
-            members.get_or_create(&labels).inc();
-            if process.feature == Feature::Huge {
-                #[expect(clippy::cast_precision_loss, reason = "exact up to 8 PiB")]
-                extra.get_or_create(&vec![rule]).inc_by(process.extra_rss_bytes.0 as f64);
-            }
-        }
-        registry.register("members", "Processes under a rule", members);
-        registry.register_with_unit("extra_rss", "Memory that promotions added", Unit::Bytes, extra);
-        let mut text = String::new();
-        // A String takes all.
-        let _ = encode(&mut text, &registry);
-        text
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
+pub mod tests {
     use super::*;
+    use crate::groups::OfGroup;
+    use linux::cgroup::charges::Charges;
 
-    fn snapshot() -> Snapshot {
+    /// Two processes, a rule, and two groups.
+    pub fn snapshot() -> Snapshot {
         let process = |pid, feature, state| OfProcess {
             pid: Pid(pid),
             name: "redis\"\n".to_owned(),
@@ -197,6 +166,24 @@ mod tests {
             why: None,
             windows: Windows { promoted: 2, ..Windows::default() },
             extra_rss_bytes: Bytes(4096),
+            heat: vec![0.0, 0.5],
+        };
+        let group = |name: &str, usage_bytes| OfGroup {
+            group: name.into(),
+            processes: 2,
+            charges: Charges {
+                usage_bytes,
+                anonymous_bytes: Bytes::mib(3),
+                huge_bytes: Some(Bytes::mib(2)),
+                limit_bytes: Some(Bytes::mib(64)),
+                kernel_bytes: Some(Bytes(4096)),
+                swap_bytes: Some(Bytes(8192)),
+                file_refaults: Some(5),
+                anonymous_refaults: Some(6),
+                ..Charges::default()
+            },
+            unmapped_bytes: Some(Bytes::mib(1)),
+            pressure_s: Some([0.5, 0.25]),
         };
         Snapshot {
             run_s: 60.0,
@@ -213,44 +200,23 @@ mod tests {
                 process(8, Feature::Huge, State::Settled),
                 process(8, Feature::Cache, State::Served),
             ],
+            groups: Groups {
+                groups: vec![
+                    group("/big\"\\\n", Bytes::mib(9)),
+                    group("/a", Bytes::mib(8)),
+                    group("/b", Bytes::mib(8)),
+                ],
+                left_out: 3,
+                took_s: 0.25,
+                every_s: 50.0,
+            },
+            events: vec![OfEvent {
+                at_s: 1.5,
+                event: "settled".to_owned(),
+                of: Some((Pid(7), "redis".to_owned())),
+                text: "has settled".to_owned(),
+            }],
         }
-    }
-
-    #[test]
-    fn metrics_are_sums_by_rule_without_names_of_processes() {
-        let text = snapshot().metrics();
-        for line in [
-            "masu_rules_loaded 1",
-            "masu_reload_failed 0",
-            "masu_cpu_seconds_total 0.5",
-            "masu_cache_dropped_bytes_total 1048576",
-            "masu_windows_total{rule=\"redis\",result=\"promoted\"} 7",
-            "masu_members{rule=\"redis\",feature=\"huge\",state=\"settled\"} 2",
-            "masu_members{rule=\"redis\",feature=\"cache\",state=\"served\"} 1",
-            "masu_extra_rss_bytes{rule=\"redis\"} 8192.0",
-            "# EOF",
-        ] {
-            assert!(text.lines().any(|found| found == line), "{line}\n{text}");
-        }
-        assert!(!text.contains("redis\\\""), "{text}");
-    }
-
-    /// `docs/guide/serve.md` has each metric, and no other.
-    #[test]
-    fn the_guide_lists_the_metrics() {
-        let guide = include_str!("../../../docs/guide/serve.md");
-        let listed: BTreeSet<&str> = guide
-            .lines()
-            .filter_map(|line| line.strip_prefix("| `masu_"))
-            .filter_map(|rest| rest.split(['`', '{']).next())
-            .collect();
-        let text = snapshot().metrics();
-        let served: BTreeSet<&str> = text
-            .lines()
-            .filter_map(|line| line.strip_prefix("masu_"))
-            .filter_map(|rest| rest.split([' ', '{']).next())
-            .collect();
-        assert_eq!(listed, served);
     }
 
     #[test]

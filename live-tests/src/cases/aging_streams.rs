@@ -217,11 +217,10 @@ fn a_static_program_is_followed_and_ends_as_it_would(_: &Host) -> Outcome {
 /// The program at the kernel's tracepoint loads here, and counts page-cache insertions completely.
 fn what_comes_into_the_page_cache_is_told_once(_: &Host) -> Outcome {
     use access::insertions::{Filter, Membership};
-    let told = |why: access::backend::Unavailable| libtest_mimic::Failed::from(why.reason);
-    let mut arrivals = Insertions::of(Filter::Members).map_err(told)?;
+    let mut arrivals = Insertions::of(Filter::Members)?;
     // A block device has a page cache of its own, independent of file systems.
     let device = Swap::off(Bytes::mib(16).0)?;
-    arrivals.add_member(linux::Pid::own(), Membership::Whole).map_err(told)?;
+    arrivals.add_member(linux::Pid::own(), Membership::Whole)?;
     let read = fs::read(device.path())?;
     assert!(read.iter().all(|byte| *byte == 0));
     let mut seen: Vec<u64> = came_of(&device.path(), &mut arrivals)?.into_iter().flatten().collect();
@@ -249,7 +248,6 @@ fn came_of(device: &str, arrivals: &mut Insertions) -> Result<Vec<Range<u64>>, l
 fn a_reader_that_changes_processors_is_told_in_order(_: &Host) -> Outcome {
     use access::insertions::{Filter, Membership};
     use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-    let told = |why: access::backend::Unavailable| libtest_mimic::Failed::from(why.reason);
     let all = sched_getaffinity(None)?;
     let mut processors = (0..CpuSet::MAX_CPU).filter(|processor| all.is_set(*processor));
     let first = processors.next().ok_or("no processor")?;
@@ -258,8 +256,8 @@ fn a_reader_that_changes_processors_is_told_in_order(_: &Host) -> Outcome {
     let device = Swap::off(Bytes::mib(16).0)?;
     let file = File::open(device.path())?;
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random)?;
-    let mut arrivals = Insertions::of(Filter::Members).map_err(told)?;
-    arrivals.add_member(linux::Pid::own(), Membership::Whole).map_err(told)?;
+    let mut arrivals = Insertions::of(Filter::Members)?;
+    arrivals.add_member(linux::Pid::own(), Membership::Whole)?;
     let read = || -> Outcome {
         for turn in 0..256_u64 {
             let mut here = CpuSet::new();

@@ -439,7 +439,9 @@ fn what_a_killed_run_leaves_is_undone_and_what_is_others_stays(_: &Host) -> Outc
     daemon.kill()?;
     assert_eq!(in_group(&place, "masu-one")?, threads(process.pid())?, "nobody has put it back yet");
     // Any start of masu does it, and reports it.
-    let said_so = said(&["facts", "--json"])?;
+    let said_so = said(&["restore"])?;
+    let counts = "restored 2, failed 0, left to other programs 0, left to a newer masu 0\n";
+    assert_eq!((said_so.code(), said_so.out.as_str()), (0, counts), "{said_so:?}");
     for line in [
         format!("masu: process {pid} was killed: its group {}/masu-one is removed", root.display()),
         format!("masu: process {pid} was killed: its tasks are moved back to {}/theirs/tasks", root.display()),
@@ -447,6 +449,7 @@ fn what_a_killed_run_leaves_is_undone_and_what_is_others_stays(_: &Host) -> Outc
         assert!(said_so.err.lines().any(|said| said == line), "{line}\n{}", said_so.err);
     }
     assert_eq!(place.state()?, before);
+    assert_eq!(said(&["restore"])?.out, "nothing to restore\n");
     // A group without its journal is still there. Other users' groups are untouched, whatever they hold.
     fs::create_dir(root.join("masu-stale"))?;
     let plan = said(&[&["llc", "plan", "--dry-run"][..], &strings(&arguments)].concat())?;

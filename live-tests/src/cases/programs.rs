@@ -71,7 +71,7 @@ pub(crate) fn c_program(name: &str) -> Option<PathBuf> {
 
 /// A program in one of the folders that everybody has.
 pub(crate) fn installed(name: &str) -> Option<PathBuf> {
-    let folders = ["/usr/bin", "/usr/local/bin", "/bin"].map(Path::new);
+    let folders = ["/usr/bin", "/usr/local/bin", "/bin", "/usr/sbin"].map(Path::new);
     folders.into_iter().map(|folder| folder.join(name)).find(|path| is_program(path))
 }
 

@@ -73,13 +73,13 @@ int main(int c, char **v) {
 "#;
 
 /// A service with a configuration of its own.
-struct Service {
-    folder: Folder,
-    running: Running,
+pub(super) struct Service {
+    pub(super) folder: Folder,
+    pub(super) running: Running,
 }
 
 impl Service {
-    fn start(name: &str, rules: &str) -> Result<Service> {
+    pub(super) fn start(name: &str, rules: &str) -> Result<Service> {
         let folder = Folder::make(name)?;
         std::fs::write(folder.0.join("masu.toml"), rules)?;
         let running = Service::begin(&folder.0)?;
@@ -88,26 +88,26 @@ impl Service {
         Ok(service)
     }
 
-    fn begin(folder: &Path) -> Result<Running> {
+    pub(super) fn begin(folder: &Path) -> Result<Running> {
         let mut command = masu()?;
         command.args(["serve", "--json", "--config"]).arg(folder.join("masu.toml"));
         let out = File::options().create(true).append(true).open(folder.join("lines"))?;
         Ok(Running(command.stdin(Stdio::null()).stdout(out).stderr(Stdio::piped()).spawn()?))
     }
 
-    fn lines(&self) -> Result<Vec<Value>> {
+    pub(super) fn lines(&self) -> Result<Vec<Value>> {
         let text = std::fs::read_to_string(self.folder.0.join("lines"))?;
         // The last line may be half written.
         Ok(text.split_inclusive('\n').filter_map(|line| serde_json::from_str(line).ok()).collect())
     }
 
     /// Number of events of this kind so far.
-    fn count(&self, event: &str) -> Result<usize> {
+    pub(super) fn count(&self, event: &str) -> Result<usize> {
         Ok(self.lines()?.iter().filter(|line| line["event"] == event).count())
     }
 
     /// The event of this kind after `before` others.
-    fn waits_for(&self, event: &str, before: usize) -> Result<Value> {
+    pub(super) fn waits_for(&self, event: &str, before: usize) -> Result<Value> {
         let deadline = Instant::now() + TIME_LIMIT;
         loop {
             let lines = self.lines()?;
@@ -121,7 +121,7 @@ impl Service {
         }
     }
 
-    fn ends(self) -> Result<()> {
+    pub(super) fn ends(self) -> Result<()> {
         self.running.signal(Signal::TERM)?;
         let ended = self.running.said()?;
         assert_eq!((ended.code(), ended.err.as_str()), (0, ""));

@@ -11,6 +11,8 @@
 //! | kernel         | `memory.kmem.usage_in_bytes`      | `kernel`, 5.18; before: its parts |
 //! | inactive files | `total_inactive_file`             | `inactive_file`                   |
 //! | swap           | `total_swap`                      | `memory.swap.current`             |
+//! | huge           | `total_rss_huge`                  | `anon_thp`                        |
+//! | refaults       | `total_workingset_refault_*`      | `workingset_refault_*`            |
 //! | huge pool      | another hierarchy: not read       | `hugetlb.*.current`               |
 //!
 //! Cost: some files a group; the kernel sums up `memory.stat` over the descendants. Side effects: none.
@@ -45,8 +47,21 @@ pub struct Charges {
     pub inactive_file_bytes: Bytes,
     /// Memory in swap; `None` where swap is not accounted.
     pub swap_bytes: Option<Bytes>,
+    /// Part of the usage in no class above, a moment's difference of the counters included: pages of torn huge pages that
+    /// no process maps. The swap cache is counted in two classes, which hides as much.
+    #[serde(default)]
+    pub unclassified_bytes: Bytes,
     /// Huge pages of the pool in use, which are not part of the usage; `None` without the controller.
     pub huge_pool_bytes: Option<Bytes>,
+    /// Part of the anonymous memory on huge pages; `None` where it is not counted.
+    #[serde(default)]
+    pub huge_bytes: Option<Bytes>,
+    /// Refaults of file pages, since the group was made; `None` where they are not counted.
+    #[serde(default)]
+    pub file_refaults: Option<u64>,
+    /// Refaults of anonymous pages, since Linux 5.9.
+    #[serde(default)]
+    pub anonymous_refaults: Option<u64>,
     /// Kubelet's working set: the usage less the inactive page cache.
     pub working_set_bytes: Bytes,
 }
@@ -76,12 +91,14 @@ pub(super) fn of(files: &impl KernelFiles, version: Version, directory: &str) ->
         };
         value.map(|digits| digits.parse().map(Bytes).map_err(|_| bad(digits))).transpose()
     };
+    let count = |name: &str| Ok::<_, Error>(stat(name)?.map(|Bytes(count)| count));
     let usage = match version {
         Version::V1 => number("memory.usage_in_bytes")?,
         Version::V2 => number("memory.current")?,
     };
     let Some(usage_bytes) = usage else { return Ok(None) };
     let of = |name: &str| Ok::<_, Error>(stat(name)?.unwrap_or_default());
+    let mut others = Bytes(0);
     let charges = match version {
         Version::V1 => Charges {
             limit_bytes: stat("hierarchical_memory_limit")?.filter(|limit| limit.0 < UNLIMITED_V1),
@@ -92,9 +109,14 @@ pub(super) fn of(files: &impl KernelFiles, version: Version, directory: &str) ->
             inactive_file_bytes: of("total_inactive_file")?,
             swap_bytes: stat("total_swap")?,
             huge_pool_bytes: None,
+            huge_bytes: stat("total_rss_huge")?,
+            file_refaults: count("total_workingset_refault_file")?,
+            anonymous_refaults: count("total_workingset_refault_anon")?,
             ..Charges::default()
         },
         Version::V2 => {
+            // Not part of `kernel`.
+            others = stat("kernel")?.map_or(Ok(Bytes(0)), |_| of("sock"))? + of("hugetlb")?;
             let kernel = match stat("kernel")? {
                 None => ["kernel_stack", "pagetables", "percpu", "sock", "slab"].into_iter().map(stat).sum::<Result<
                     Option<Bytes>,
@@ -112,12 +134,18 @@ pub(super) fn of(files: &impl KernelFiles, version: Version, directory: &str) ->
                 inactive_file_bytes: of("inactive_file")?,
                 swap_bytes: number("memory.swap.current")?,
                 huge_pool_bytes: huge_pool(files, directory)?,
+                huge_bytes: stat("anon_thp")?,
+                file_refaults: count("workingset_refault_file")?,
+                anonymous_refaults: count("workingset_refault_anon")?,
                 ..Charges::default()
             }
         }
     };
     let working_set_bytes = usage_bytes.saturating_sub(charges.inactive_file_bytes);
-    Ok(Some(Charges { usage_bytes, working_set_bytes, ..charges }))
+    let Charges { anonymous_bytes, file_bytes, shared_bytes, kernel_bytes, .. } = &charges;
+    let classes = *anonymous_bytes + *file_bytes + *shared_bytes + kernel_bytes.unwrap_or_default() + others;
+    let unclassified_bytes = usage_bytes.saturating_sub(classes);
+    Ok(Some(Charges { usage_bytes, working_set_bytes, unclassified_bytes, ..charges }))
 }
 
 /// Version 1 prints "no limit" as the largest number of pages, in bytes.
@@ -148,7 +176,8 @@ mod tests {
     #[test]
     fn version_1_counts_what_is_below_in_total() {
         let stat = "cache 1\nrss 2\nhierarchical_memory_limit 1048576\ntotal_cache 700\ntotal_rss 200\n\
-                    total_shmem 100\ntotal_inactive_file 300\ntotal_swap 7\n";
+                    total_shmem 100\ntotal_inactive_file 300\ntotal_swap 7\n\
+                    total_rss_huge 20\ntotal_workingset_refault_anon 3\n";
         let kernel = FakeKernel::new()
             .file("sys/fs/cgroup/memory/a/memory.stat", stat)
             .file("sys/fs/cgroup/memory/a/memory.usage_in_bytes", "1000\n")
@@ -164,6 +193,10 @@ mod tests {
             inactive_file_bytes: Bytes(300),
             swap_bytes: Some(Bytes(7)),
             huge_pool_bytes: None,
+            huge_bytes: Some(Bytes(20)),
+            file_refaults: None,
+            anonymous_refaults: Some(3),
+            unclassified_bytes: Bytes(50),
             working_set_bytes: Bytes(700),
         };
         assert_eq!(found, expected);
@@ -185,6 +218,15 @@ mod tests {
         assert_eq!((found.limit_bytes, found.kernel_bytes, found.swap_bytes), (None, Some(Bytes(5)), None));
         assert_eq!((found.file_bytes, found.working_set_bytes), (Bytes(20), Bytes(30)));
         assert_eq!(found.huge_pool_bytes, Some(Bytes::mib(4)));
+        assert_eq!(found.unclassified_bytes, Bytes(0));
+        let unclassified = |stat: &str| {
+            let kernel = FakeKernel::new()
+                .file("sys/fs/cgroup/a/memory.stat", stat)
+                .file("sys/fs/cgroup/a/memory.current", "45\n");
+            of(&kernel, Version::V2, "sys/fs/cgroup/a").unwrap().unwrap().unclassified_bytes
+        };
+        assert_eq!(unclassified("anon 10\nfile 20\nkernel 5\nshmem 10\n"), Bytes(10));
+        assert_eq!(unclassified("anon 10\nfile 20\nkernel 5\nsock 3\nhugetlb 4\n"), Bytes(3));
         // Before Linux 5.18 its parts are there alone.
         let kernel = kernel
             .file("sys/fs/cgroup/a/memory.stat", "anon 10\nkernel_stack 1\npagetables 2\npercpu 0\nsock 0\nslab 4\n");

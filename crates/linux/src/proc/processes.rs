@@ -22,6 +22,13 @@ pub fn processes(files: &impl KernelFiles) -> Result<Vec<Pid>, Error> {
     Ok(pids)
 }
 
+/// True if a pid namespace hides processes from masu, and gives the others numbers of its own.
+pub fn some_are_hidden(files: &impl KernelFiles) -> bool {
+    /// Inode of the initial namespace: PROC_PID_INIT_INO in include/linux/proc_ns.h.
+    const INITIAL: u64 = 0xEFFF_FFFC;
+    files.inode("proc/self/ns/pid").is_ok_and(|inode| inode != INITIAL)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

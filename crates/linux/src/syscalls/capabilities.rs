@@ -32,6 +32,10 @@ pub enum Capability {
     Fowner = 3,
     /// Signal processes of others.
     Kill = 5,
+    /// Change the group.
+    Setgid = 6,
+    /// Change the user.
+    Setuid = 7,
     /// Lock more memory than the limit.
     IpcLock = 14,
     /// Inspect the processes of others.
@@ -50,11 +54,13 @@ pub enum Capability {
 
 impl Capability {
     /// All capabilities, by number.
-    pub const ALL: [Capability; 11] = [
+    pub const ALL: [Capability; 13] = [
         Capability::DacOverride,
         Capability::DacReadSearch,
         Capability::Fowner,
         Capability::Kill,
+        Capability::Setgid,
+        Capability::Setuid,
         Capability::IpcLock,
         Capability::SysPtrace,
         Capability::SysAdmin,
@@ -71,6 +77,8 @@ impl Capability {
             Capability::DacReadSearch => "CAP_DAC_READ_SEARCH",
             Capability::Fowner => "CAP_FOWNER",
             Capability::Kill => "CAP_KILL",
+            Capability::Setgid => "CAP_SETGID",
+            Capability::Setuid => "CAP_SETUID",
             Capability::IpcLock => "CAP_IPC_LOCK",
             Capability::SysPtrace => "CAP_SYS_PTRACE",
             Capability::SysAdmin => "CAP_SYS_ADMIN",
@@ -225,6 +233,8 @@ mod tests {
             CapabilitySet::DAC_READ_SEARCH,
             CapabilitySet::FOWNER,
             CapabilitySet::KILL,
+            CapabilitySet::SETGID,
+            CapabilitySet::SETUID,
             CapabilitySet::IPC_LOCK,
             CapabilitySet::SYS_PTRACE,
             CapabilitySet::SYS_ADMIN,
@@ -249,7 +259,7 @@ mod tests {
         let kernel = FakeKernel::new().file(&Pid::own().file("status"), RECORDED);
         let own = own(&kernel).unwrap();
         assert!(!own.contains(Capability::SysResource)); // the recorder ran without it
-        let names = r#"["CAP_DAC_OVERRIDE","CAP_DAC_READ_SEARCH","CAP_FOWNER","CAP_KILL","CAP_IPC_LOCK","CAP_SYS_PTRACE","CAP_SYS_ADMIN","CAP_SYS_NICE","CAP_PERFMON","CAP_BPF"]"#;
+        let names = r#"["CAP_DAC_OVERRIDE","CAP_DAC_READ_SEARCH","CAP_FOWNER","CAP_KILL","CAP_SETGID","CAP_SETUID","CAP_IPC_LOCK","CAP_SYS_PTRACE","CAP_SYS_ADMIN","CAP_SYS_NICE","CAP_PERFMON","CAP_BPF"]"#;
         assert_eq!(serde_json::to_string(&own).unwrap(), names);
     }
 

@@ -59,6 +59,10 @@ pub struct ServeTask {
     /// Print one JSON object per line
     #[arg(long)]
     pub json: bool,
+
+    /// Answers HTTP on descriptor 1: the service starts itself so, as another user
+    #[arg(long, hide = true)]
+    pub answer_http: bool,
 }
 
 /// Print the rules of the running `masu serve`, and the state of each process under them

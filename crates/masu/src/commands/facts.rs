@@ -3,6 +3,7 @@
 mod aging;
 mod caches;
 mod paging;
+mod service;
 
 use std::fmt::Display;
 use std::io::Write;
@@ -86,7 +87,8 @@ pub fn run(task: &FactsTask) -> Result<Done, Failure> {
     let aging = Feature { feature: "aging", parts: aging::backends(&aging::try_out(&*HOST)) };
     let found = caches::try_out(&*HOST, &host);
     let caches = Feature { feature: "last-level cache", parts: caches::backends(&found) };
-    let features = vec![Feature { feature: "hugepages", parts }, paging, aging, caches];
+    let service = Feature { feature: "service", parts: service::backends() };
+    let features = vec![Feature { feature: "hugepages", parts }, paging, aging, caches, service];
     let forbidden_here = match inherited {
         Inherited::Nothing => None,
         Inherited::Lifted(why) | Inherited::Stays(why) => Some(why),

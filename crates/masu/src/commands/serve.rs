@@ -2,8 +2,12 @@
 
 pub mod board;
 mod cache;
+pub mod discovery;
 mod events;
+mod export;
 mod huge;
+mod page;
+mod shown;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -14,7 +18,7 @@ use board::Board;
 use linux::{KernelFiles, Pid, open_files, status};
 use serde_json::json;
 use serve::config::{BadConfig, Cache, Config, Huge};
-use serve::members::Members;
+use serve::members::{Members, Turn};
 
 use crate::args::ServeTask;
 use crate::failure::Failure;
@@ -31,6 +35,8 @@ const SOLE: Sole = Sole {
     command: "masu serve",
     remedy: "One service per host: add your rules to its configuration, and reload it (SIGHUP).",
 };
+
+pub use page::answer as answer_http;
 
 pub fn run(task: &ServeTask) -> Result<Done, Failure> {
     let folder = folder_of(&task.config);
@@ -67,9 +73,6 @@ pub fn run(task: &ServeTask) -> Result<Done, Failure> {
     let _lock = only_one(&SOLE)?;
     check_host(&config)?;
     let observers = Observers::find(None)?;
-    if config.rules.is_empty() {
-        print::note(format_args!("{} has no rule: nothing is served", task.config.display()));
-    }
     let board = Board::begin().map_err(|error| {
         let at = board::path();
         Failure::new(format!("cannot listen at {}: {}", at.display(), linux::describe_io(&error)))
@@ -143,7 +146,7 @@ fn check(config: &Config, task: &ServeTask) -> Result<Done, Failure> {
 /// Prints the processes for which a rule holds now.
 fn foresee(config: Config, task: &ServeTask) -> Result<Done, Failure> {
     let mut members = Members::new(config);
-    let found = members.look(&*HOST).map_err(|error| Failure::new(&error))?;
+    let found = members.look(&*HOST, Turn { looks: 1, most: u64::MAX }).map_err(|error| Failure::new(&error))?;
     let mut out = print::out();
     if !task.json {
         writeln!(out, "{:>8}  {:<16}  {:<16}  effect", "process", "command", "rule")?;
@@ -171,6 +174,11 @@ fn foresee(config: Config, task: &ServeTask) -> Result<Done, Failure> {
 
 fn name_of(files: &impl KernelFiles, pid: Pid) -> Option<linux::Untrusted> {
     status::status(files, pid).ok().map(|status| status.name)
+}
+
+/// Command name, made visible; empty for a process that has ended.
+fn shown_name(pid: Pid) -> String {
+    name_of(&*HOST, pid).map(|name| name.to_string()).unwrap_or_default()
 }
 
 /// Settings of a rule, for people.

@@ -4,6 +4,7 @@ use std::io::{self, Write};
 
 use humantime::format_duration;
 use linux::untrusted::visible;
+use serve::metrics::{SERIES, metrics};
 use serve::snapshot::{Feature, OfProcess, Snapshot, State};
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use crate::terminal::print;
 pub fn run(task: &StatusTask) -> Result<Done, Failure> {
     let mut snapshot = ask().map_err(|error| no_answer(&error))?;
     if task.openmetrics {
-        write!(print::out(), "{}", snapshot.metrics())?;
+        write!(print::out(), "{}", metrics(&snapshot, SERIES))?;
         return Ok(Done::Whole);
     }
     choose(&mut snapshot, &task.of)?;

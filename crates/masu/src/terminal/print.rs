@@ -6,6 +6,7 @@
 
 use std::fmt::{self, Display};
 use std::io::{self, IsTerminal, Stderr, Stdout, Write};
+use std::os::fd::{AsFd, OwnedFd};
 
 use linux::untrusted::{visible, visible_but};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -19,6 +20,14 @@ pub struct Clean<W>(pub W);
 /// Standard output.
 pub fn out() -> Clean<Stdout> {
     Clean(io::stdout())
+}
+
+/// Descriptor of the standard output, for a process of masu's own to which it is no output.
+///
+/// # Errors
+/// When there is no descriptor left.
+pub fn descriptor() -> io::Result<OwnedFd> {
+    io::stdout().as_fd().try_clone_to_owned()
 }
 
 /// Standard error.

@@ -15,6 +15,7 @@ use linux::{Pid, children};
 use serve::config::Cache;
 use serve::rules::InForce;
 
+use super::shown_name;
 use crate::HOST;
 
 /// Wait of the thread while nobody is followed.
@@ -44,7 +45,8 @@ pub struct Streaming {
     orders: Sender<Order>,
     news: Receiver<News>,
     thread: JoinHandle<()>,
-    members: BTreeMap<Pid, InForce<Cache>>,
+    /// Rule and command name of each.
+    members: BTreeMap<Pid, (InForce<Cache>, String)>,
 }
 
 impl Streaming {
@@ -62,7 +64,7 @@ impl Streaming {
     /// Sets the rule of a process. Returns a rule that has its first member by this.
     pub fn change(&mut self, pid: Pid, now: Option<InForce<Cache>>) -> Option<String> {
         let now = now.filter(|now| now.settings == Cache::Drop);
-        if self.members.get(&pid) == now.as_ref() {
+        if self.members.get(&pid).map(|(rule, _)| rule) == now.as_ref() {
             return None;
         }
         if self.members.remove(&pid).is_some() {
@@ -70,16 +72,16 @@ impl Streaming {
             let _ = self.orders.send(Order::Dismiss(pid));
         }
         let now = now?;
-        let is_first = self.members.values().all(|other| other.rule != now.rule);
+        let is_first = self.members.values().all(|(other, _)| other.rule != now.rule);
         let rule = now.rule.clone();
         let _ = self.orders.send(Order::Follow(pid));
-        self.members.insert(pid, now);
+        self.members.insert(pid, (now, shown_name(pid)));
         is_first.then_some(rule)
     }
 
-    /// Members, with the rule of each.
-    pub fn members(&self) -> impl Iterator<Item = (Pid, &str)> {
-        self.members.iter().map(|(pid, member)| (*pid, &*member.rule))
+    /// Members, each with its command name and its rule.
+    pub fn members(&self) -> impl Iterator<Item = (Pid, &str, &str)> {
+        self.members.iter().map(|(pid, (member, name))| (*pid, &**name, &*member.rule))
     }
 
     /// News since the last call.

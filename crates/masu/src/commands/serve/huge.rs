@@ -1,9 +1,10 @@
 //! Huge pages of the members: the loop of `masu attach`, with programs that come and go.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use access::Backend;
+use access::process_events::{Fetched, ProcessEvents};
 use aging::report::Event;
 use hugepages::attach::{Control, Doing, ROUND_MIN, Settings, Until, attach};
 use hugepages::target::{Phase, Target};
@@ -11,9 +12,10 @@ use hugepages::{policy, rate_limiter};
 use linux::process_lock::ProcessLock;
 use linux::{Pid, status};
 use sd_notify::NotifyState;
-use serde_json::{Value, json};
+use serde_json::json;
 use serve::config::{Cache, Config, Hot, Huge, Rule};
-use serve::members::Members;
+use serve::groups::Groups;
+use serve::members::{Change, Members, Turn};
 use serve::rules::InForce;
 use serve::snapshot::{Feature, OfProcess, OfRule, Snapshot, State, Windows};
 use units::{Bytes, Fraction};
@@ -21,7 +23,9 @@ use units::{Bytes, Fraction};
 use super::board::Board;
 use super::cache::{News, Streaming};
 use super::events::Events;
-use super::{Source, cache_in_words, check_host, in_words, name_of};
+use super::export::Export;
+use super::shown::{heat_of, of_process, totals_in_words, totals_json, windows_of};
+use super::{Source, cache_in_words, check_host, discovery, in_words, name_of, shown_name};
 use crate::commands::attach::open;
 use crate::failure::Failure;
 use crate::open::{Observers, Purpose, admit, hold_silently};
@@ -31,6 +35,13 @@ use crate::{Done, HOST};
 
 /// Time between two looks for processes.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Time between two lists of all processes, where the kernel tells which of them start and change.
+const LIST_EVERY: Duration = Duration::from_secs(10);
+/// Turns of the processes that are not young, for looks at these intervals: 20 s and a minute.
+const POLLING: Turn = Turn { looks: 40, most: 25 };
+const TOLD: Turn = Turn { looks: 6, most: 400 };
+/// Time between two looks at the heat of a program's memory.
+const HEAT_EVERY: Duration = Duration::from_secs(5);
 /// Longest time between two checks of the flags.
 const SLICE: Duration = Duration::from_millis(100);
 /// Smallest memory of a served program: below that it has too few windows.
@@ -61,12 +72,17 @@ pub fn serve(
     json: bool,
 ) -> std::io::Result<Done> {
     let streaming = Some(Streaming::begin()?);
+    let export = Some(Export::begin(&members.config().service)?);
     let settings =
         Settings { rate: rate_limiter::MEASURED, until: Until::Stopped, dry_run: false, round_min: ROUND_MIN };
     let mut events = Events::new(json);
     let rules = members.config().rules.len();
-    let text = format!("serving by {rules} rules, observing by {}", observers.backend);
-    events.say("serving", &text, json!({ "rules": rules, "backend": observers.backend }));
+    let told =
+        discovery::events().inspect_err(|why| tracing::info!(reason = why.reason, "no events of processes")).ok();
+    let discovery = if told.is_some() { discovery::EVENTS } else { discovery::LISTS };
+    let by = if rules == 0 { "measuring only, without rules".to_owned() } else { format!("serving by {rules} rules") };
+    let text = format!("{by}, observing by {}, finding processes by {discovery}", observers.backend);
+    events.say("serving", &text, json!({ "rules": rules, "backend": observers.backend, "discovery": discovery }));
     let mut host = Host {
         start: Instant::now(),
         stop,
@@ -78,12 +94,16 @@ pub fn serve(
         reload_failed: None,
         totals: BTreeMap::new(),
         dropped: Bytes(0),
+        export,
+        groups: Groups::default(),
         waiting: BTreeMap::new(),
         served: BTreeMap::new(),
         streaming,
         arrived: Vec::new(),
         released: Vec::new(),
+        told,
         looked: None,
+        listed: None,
         is_told: false,
         is_too_many: false,
         priority: Priority::default(),
@@ -94,6 +114,7 @@ pub fn serve(
     targets.append(&mut host.arrived);
     targets.into_iter().for_each(|target| host.leaves(&target));
     tell_manager(NotifyState::Stopping);
+    host.export.take().into_iter().for_each(Export::end);
     let rest = host.streaming.take().map(Streaming::end);
     host.tell_of_cache(rest.unwrap_or_default());
     Ok(host.events.done())
@@ -104,6 +125,10 @@ fn can_serve(config: Config) -> Result<Config, Failure> {
     check_host(&config).map(|()| config)
 }
 
+fn is_due(last: Option<Instant>, every: Duration) -> bool {
+    last.is_none_or(|last| last.elapsed() >= every)
+}
+
 /// Tells systemd, if it started this process.
 fn tell_manager(state: NotifyState<'_>) {
     // Nobody listens: the manager decides what a lost message means.
@@ -112,6 +137,7 @@ fn tell_manager(state: NotifyState<'_>) {
 
 /// A member that is not served yet.
 struct Waiting {
+    name: String,
     rule: InForce<Huge>,
     hot: Hot,
     since: Duration,
@@ -123,12 +149,15 @@ struct Waiting {
 
 /// A member that is served.
 struct Served {
+    name: String,
     rule: InForce<Huge>,
     user: u32,
     /// Nothing has changed for some rounds.
     is_settled: bool,
     windows: Windows,
     extra_rss: Bytes,
+    heat: Vec<f64>,
+    heat_at: Option<Instant>,
     _held: ProcessLock,
 }
 
@@ -147,6 +176,10 @@ struct Host<'a> {
     totals: BTreeMap<String, Windows>,
     /// Dropped behind streams.
     dropped: Bytes,
+    /// Groups, page and history; `None` once the service ends.
+    export: Option<Export>,
+    /// Groups, as measured last.
+    groups: Groups,
     waiting: BTreeMap<Pid, Waiting>,
     served: BTreeMap<Pid, Served>,
     /// Page cache of the members; `None` once the service ends.
@@ -154,7 +187,10 @@ struct Host<'a> {
     arrived: Vec<Target>,
     /// Processes whose rule no longer asks for hot windows, or asks for other settings.
     released: Vec<Pid>,
+    /// Events of processes; `None` where the kernel tells none.
+    told: Option<ProcessEvents>,
     looked: Option<Instant>,
+    listed: Option<Instant>,
     /// A wait was cut short for the programs that arrived or were released since the last round.
     is_told: bool,
     /// It was said that there are more processes than are looked at.
@@ -169,40 +205,82 @@ impl Host<'_> {
         if self.board.is_asked() {
             self.board.answer(self.snapshot());
         }
-        if self.looked.is_some_and(|looked| looked.elapsed() < LOOK_EVERY) {
-            // A new member is small first.
-            return self.try_all();
+        let is_time = is_due(self.looked, LOOK_EVERY);
+        for change in self.changes(is_time) {
+            self.change(change.pid, change.now.huge);
+            self.change_cache(change.pid, change.now.cache);
         }
-        self.looked = Some(Instant::now());
-        tell_manager(NotifyState::Watchdog);
-        match self.members.look(&*HOST) {
-            Ok(changes) => {
-                self.note_left_out();
-                for change in changes {
-                    self.change(change.pid, change.now.huge);
-                    self.change_cache(change.pid, change.now.cache);
-                }
-            }
-            Err(error) => tracing::warn!(%error, "processes cannot be listed"),
-        }
-        self.tell_of_cache(self.streaming.as_ref().map(Streaming::news).unwrap_or_default());
+        // A new member is small first.
         self.try_all();
+        if is_time {
+            self.looked = Some(Instant::now());
+            tell_manager(NotifyState::Watchdog);
+            self.tell_of_cache(self.streaming.as_ref().map(Streaming::news).unwrap_or_default());
+            self.export();
+        }
+    }
+
+    /// Processes with other rules than before: of all, if it is time for a list, else of the ones with events.
+    fn changes(&mut self, is_time: bool) -> Vec<Change> {
+        let fetched = self.told.as_mut().map(ProcessEvents::fetch);
+        let (list_every, turn) = if self.told.is_some() { (LIST_EVERY, TOLD) } else { (LOOK_EVERY, POLLING) };
+        let told = match fetched {
+            None => BTreeSet::new(),
+            Some(Ok(Fetched { processes, lost: 0 })) => processes,
+            Some(Ok(_)) => {
+                self.listed = None;
+                BTreeSet::new()
+            }
+            Some(Err(why)) => {
+                tracing::warn!(reason = why.reason, "no events of processes");
+                self.told = None;
+                BTreeSet::new()
+            }
+        };
+        let mut changes = self.members.look_at(&*HOST, told, is_time);
+        if is_time && is_due(self.listed, list_every) {
+            self.listed = Some(Instant::now());
+            match self.members.look(&*HOST, turn) {
+                Ok(more) => changes.extend(more),
+                Err(error) => tracing::warn!(%error, "processes cannot be listed"),
+            }
+            self.note_left_out();
+        }
+        changes
+    }
+
+    /// Publishes a new measurement of the groups, with all else.
+    fn export(&mut self) {
+        let Some(mut export) = self.export.take() else { return };
+        let mut lines = Vec::new();
+        export.news(&mut lines);
+        let measured = export.measured(&mut lines);
+        for line in lines {
+            self.events.say(line.event, &line.text, line.fields);
+        }
+        if let Some(groups) = measured {
+            self.groups = groups;
+            export.publish(self.snapshot());
+        }
+        self.export = Some(export);
     }
 
     fn snapshot(&self) -> Snapshot {
         let mut processes = Vec::new();
-        for (pid, Waiting { rule, refused, .. }) in &self.waiting {
+        for (pid, Waiting { name, rule, refused, .. }) in &self.waiting {
             let state = if refused.is_some() { State::Refused } else { State::Waiting };
-            processes.push(of_process(*pid, Feature::Huge, &rule.rule, state, refused.clone()));
+            let why = refused.clone();
+            processes.push(OfProcess { why, ..of_process(*pid, name, Feature::Huge, &rule.rule, state) });
         }
         for (pid, served) in &self.served {
             let state = if served.is_settled { State::Settled } else { State::Served };
-            let (windows, extra_rss_bytes) = (served.windows, served.extra_rss);
-            let process = of_process(*pid, Feature::Huge, &served.rule.rule, state, None);
-            processes.push(OfProcess { windows, extra_rss_bytes, ..process });
+            let (windows, extra_rss_bytes, heat) = (served.windows, served.extra_rss, served.heat.clone());
+            let process = of_process(*pid, &served.name, Feature::Huge, &served.rule.rule, state);
+            processes.push(OfProcess { windows, extra_rss_bytes, heat, ..process });
         }
         let streaming = self.streaming.iter().flat_map(Streaming::members);
-        processes.extend(streaming.map(|(pid, rule)| of_process(pid, Feature::Cache, rule, State::Served, None)));
+        let of_stream = |(pid, name, rule)| of_process(pid, name, Feature::Cache, rule, State::Served);
+        processes.extend(streaming.map(of_stream));
         processes.sort_by_key(|process| (process.pid, process.feature));
         let of_rule = |rule: &Rule| {
             let huge = rule.huge.iter().map(|huge| format!("huge pages {}", in_words(huge)));
@@ -220,6 +298,8 @@ impl Host<'_> {
             cache_dropped_bytes: self.dropped,
             rules: self.members.config().rules.iter().map(of_rule).collect(),
             processes,
+            groups: self.groups.clone(),
+            events: self.events.latest(),
         }
     }
 
@@ -250,8 +330,12 @@ impl Host<'_> {
             None => {}
             Some(Ok(config)) => {
                 let rules = config.rules.len();
+                let changed = self.export.as_mut().map_or(Ok(()), |export| export.change(&config.service));
+                if let Err(error) = changed {
+                    tracing::warn!(%error, "the page and the history keep their settings");
+                }
                 self.members.reload(config);
-                self.looked = None;
+                (self.looked, self.listed) = (None, None);
                 self.reload_failed = None;
                 self.events.say("reloaded", &format!("read again: {rules} rules"), json!({ "rules": rules }));
             }
@@ -301,8 +385,8 @@ impl Host<'_> {
             self.released.push(pid);
         }
         if let Some(rule @ InForce { settings: Huge::Hot(hot), .. }) = now {
-            self.waiting
-                .insert(pid, Waiting { rule, hot, since: self.start.elapsed(), due: Duration::ZERO, refused: None });
+            let (name, since) = (shown_name(pid), self.start.elapsed());
+            self.waiting.insert(pid, Waiting { name, rule, hot, since, due: Duration::ZERO, refused: None });
         }
     }
 
@@ -324,11 +408,14 @@ impl Host<'_> {
                 self.served.insert(
                     pid,
                     Served {
+                        name: target.name.to_string(),
                         rule,
                         user,
                         is_settled: false,
                         windows: Windows::default(),
                         extra_rss: Bytes(0),
+                        heat: Vec::new(),
+                        heat_at: None,
                         _held: held,
                     },
                 );
@@ -381,6 +468,9 @@ impl Host<'_> {
     fn note_settled(&mut self, target: &Target) {
         let Some(served) = self.served.get_mut(&target.pid) else { return };
         (served.windows, served.extra_rss) = (windows_of(target), target.extra_rss());
+        if is_due(served.heat_at, HEAT_EVERY) {
+            (served.heat, served.heat_at) = (heat_of(target), Some(Instant::now()));
+        }
         let is_settled = target.phase == Phase::Settled;
         if std::mem::replace(&mut served.is_settled, is_settled) || !is_settled {
             return;
@@ -403,31 +493,6 @@ impl Host<'_> {
         fields["reason"] = json!(why);
         self.events.say_of("left", target.pid, &target.name, &text, fields);
     }
-}
-
-fn of_process(pid: Pid, feature: Feature, rule: &str, state: State, why: Option<String>) -> OfProcess {
-    let name = name_of(&*HOST, pid).map(|name| name.to_string()).unwrap_or_default();
-    let (windows, extra_rss_bytes) = (Windows::default(), Bytes(0));
-    OfProcess { pid, name, feature, rule: rule.to_owned(), state, why, windows, extra_rss_bytes }
-}
-
-fn windows_of(target: &Target) -> Windows {
-    let totals = &target.totals;
-    Windows { promoted: totals.promoted, demoted: totals.demoted, refused: totals.refused }
-}
-
-fn totals_in_words(target: &Target) -> String {
-    let totals = &target.totals;
-    let extra = target.extra_rss();
-    format!("promoted {}, split {}, refused {}; extra memory {extra}", totals.promoted, totals.demoted, totals.refused)
-}
-
-fn totals_json(target: &Target, rule: &str) -> Value {
-    let totals = &target.totals;
-    json!({
-        "rule": rule, "windows_promoted": totals.promoted, "windows_demoted": totals.demoted,
-        "promotions_refused": totals.refused, "extra_rss_bytes": target.extra_rss(),
-    })
 }
 
 impl Control for Host<'_> {
