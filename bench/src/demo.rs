@@ -1,5 +1,5 @@
 //! `masu-bench demo`: masu's effect on a real Redis, in two minutes and one table: three equal servers, on 4 KiB pages,
-//! with THP=always, and with masu attached. The figures with intervals come from `masu-bench redis`.
+//! with THP=always, and with masu attached; then `masu serve` with two programs under two rules. The figures with intervals come from `masu-bench redis`.
 
 use std::time::Duration;
 
@@ -7,6 +7,7 @@ use anyhow::{Context, Result, ensure};
 use hugepages::report::Report as AttachReport;
 use units::Bytes;
 
+use crate::demo_service;
 use crate::harness::Runs;
 use crate::place::Place;
 use crate::process::{Resident, resident};
@@ -80,7 +81,8 @@ pub fn run(session: &Session, options: &Options) -> Result<()> {
         Ok(servers[turn.nth].client.get_while(&pool, VALUE_BYTES, &session.stop, |since| since < time)?.0)
     })?;
     println!("\n{}\n{}", table(&servers, &gets_per_s)?, explained(&report));
-    Ok(())
+    drop(servers);
+    demo_service::run(session, &masu, options.keys / 4, VALUE_BYTES)
 }
 
 fn loaded(name: &'static str, session: &Session, options: &Options) -> Result<Condition> {

@@ -1,7 +1,8 @@
-//! `masu-bench service`: `masu serve` beside many processes: its processor time and memory, and the time from the start
-//! of a process until it is under its rule.
+//! `masu-bench service`: `masu serve` beside many groups and processes: its processor time and memory, with the page's
+//! process; the time of a scrape; and the time from the start of a process until it is under its rule.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -11,7 +12,10 @@ use hdrhistogram::Histogram;
 use serde_json::Value;
 use units::spread::Random;
 
+use crate::cgroup::MemoryCgroup;
 use crate::children::OwnChild;
+use crate::launch::Program;
+use crate::page;
 use crate::place::Place;
 use crate::process::{processor_time, rss_counted};
 use crate::report::{Report, Target, Unit};
@@ -24,6 +28,9 @@ pub struct Options {
     /// Idle processes under a rule, beside those of the host
     #[arg(long, default_value_t = 500)]
     pub processes: usize,
+    /// Control groups that these processes are in; 0: they are in that of the benchmark
+    #[arg(long, default_value_t = 0)]
+    pub groups: usize,
     /// Time over which the processor time of masu is counted, in seconds
     #[arg(long, default_value_t = 60)]
     pub watch: u64,
@@ -60,15 +67,20 @@ pub fn run(session: &Session, options: &Options) -> Result<()> {
         format!("[[rule]]\nname = \"{name}\"\nselect = {{ {select} }}\nhuge = {{ mode = \"hot\" }}\n")
     };
     let config = folder.path().join("masu.toml");
-    fs::write(&config, rule("started", &started) + &rule("idle", &idle))?;
+    let (page, settings) = page::free_address()?;
+    fs::write(&config, settings + &rule("started", &started) + &rule("idle", &idle))?;
 
     session.progress("starting idle processes");
+    let groups = (0..options.groups).map(|_| MemoryCgroup::make()).collect::<Result<Vec<_>>>()?;
+    let sleep = Program { path: idle, arguments: vec!["86400".into()] };
     let mut beside = Vec::new();
-    for _ in 0..options.processes {
+    for number in 0..options.processes {
         session.stop.check()?;
-        let mut sleep = Command::new(&idle);
-        sleep.arg("86400");
-        beside.push(OwnChild::start(sleep, &session.processors, Place::Anywhere)?);
+        let command = match groups.get(number % options.groups.max(1)) {
+            Some(group) => group.start(&sleep),
+            None => sleep.command(),
+        };
+        beside.push(OwnChild::start(command, &session.processors, Place::Anywhere)?);
     }
     let mut serve = Command::new(masu.path());
     serve.args(["serve", "--json", "--config"]).arg(&config);
@@ -78,10 +90,14 @@ pub fn run(session: &Session, options: &Options) -> Result<()> {
     session.progress("counting masu's processor time");
     // Young processes are looked at more closely.
     session.stop.sleep(LOOK_EVERY * 10)?;
-    let (before, begun) = (processor_time(serve.pid())?, Instant::now());
+    let page_pid = page::process_of(serve.pid())?;
+    let spent = || Ok::<_, anyhow::Error>(processor_time(serve.pid())? + processor_time(page_pid)?);
+    let used = || Ok::<_, anyhow::Error>(rss_counted(serve.pid())? + rss_counted(page_pid)?);
+    let (before, begun) = (spent()?, Instant::now());
     session.stop.sleep(Duration::from_secs(options.watch))?;
-    let share = (processor_time(serve.pid())? - before).as_secs_f64() / begun.elapsed().as_secs_f64();
-    let memory = rss_counted(serve.pid())?;
+    let share = (spent()? - before).as_secs_f64() / begun.elapsed().as_secs_f64();
+    let memory = used()?;
+    let (series, scrape) = scrapes(page, session)?;
 
     let (mut delays, mut random) = (Histogram::<u64>::new(3)?, Random::seeded(7));
     for start in 0..options.starts {
@@ -96,10 +112,11 @@ pub fn run(session: &Session, options: &Options) -> Result<()> {
         process.close_input();
         process.await_end(LIMIT, &session.stop)?;
     }
-    let after = rss_counted(serve.pid())?;
+    let after = rss_counted(serve.pid())? + rss_counted(page_pid)?;
     ensure!(serve.is_running(), "masu serve ended before it was asked to");
 
-    let title = format!("service: masu serve beside {} idle processes under a rule", options.processes);
+    let (processes, groups) = (options.processes, options.groups);
+    let title = format!("service: masu serve beside {processes} idle processes under a rule, in {groups} groups");
     let mut report = Report::new("service", title, &session.host);
     #[expect(clippy::cast_precision_loss, reason = "microseconds of a minute, and bytes of a process")]
     let quantile = |part: f64| Some(delays.value_at_quantile(part) as f64 / 1e6);
@@ -108,12 +125,27 @@ pub fn run(session: &Session, options: &Options) -> Result<()> {
     report.figure("share of one core", Unit::Fraction, Some(share), Some(Target::AtMost(0.01)));
     report.figure("resident memory", Unit::Bytes, of_bytes(memory), Some(Target::AtMost(64.0 * 1048576.0)));
     report.figure("resident memory after the starts", Unit::Bytes, of_bytes(after), None);
+    report.figure("scrape, longest of some", Unit::Seconds, Some(scrape.as_secs_f64()), Some(Target::AtMost(0.05)));
     report.figure("from start to rule, p50", Unit::Seconds, quantile(0.5), None);
     report.figure("from start to rule, p99", Unit::Seconds, quantile(0.99), Some(Target::AtMost(1.0)));
     report.note(format!("{} starts of a process that touches {MIB} MiB first.", options.starts));
+    report.note(format!("{series} series. Processor time and memory are those of masu and of the page's process."));
     report.sample("processor_time_share", share);
     report.sample("delay_p99_us", delays.value_at_quantile(0.99));
     report.finish(session.save)
+}
+
+/// Number of series, and the longest of some scrapes: the first after a measurement makes the text.
+fn scrapes(page: SocketAddr, session: &Session) -> Result<(usize, Duration)> {
+    let (mut series, mut longest) = (0, Duration::ZERO);
+    for _ in 0..24 {
+        session.stop.sleep(Duration::from_millis(500))?;
+        let begun = Instant::now();
+        let text = page::metrics(page)?;
+        longest = longest.max(begun.elapsed());
+        series = text.lines().filter(|line| line.starts_with("masu_")).count();
+    }
+    Ok((series, longest))
 }
 
 /// Waits for a line about this event, and this process.
