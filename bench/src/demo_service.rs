@@ -24,11 +24,13 @@ use crate::session::Session;
 use crate::table::Table;
 
 /// Length of the file that is copied.
-const FILE: Bytes = Bytes::mib(256);
+const FILE: Bytes = Bytes::gib(1);
 const PROMOTED: &str = "masu_windows_total{rule=\"redis\",result=\"promoted\"}";
 const DROPPED: &str = "masu_cache_dropped_bytes_total";
 /// Longest wait for the rules to take effect.
 const LIMIT: Duration = Duration::from_secs(60);
+/// Time without a change after which no more pages are dropped.
+const STILL: Duration = Duration::from_secs(3);
 /// Longest time for which the page is shown on a terminal.
 const SHOWN: Duration = Duration::from_secs(600);
 
@@ -72,7 +74,7 @@ pub fn run(session: &Session, masu: &Masu, keys: u32, value_bytes: usize) -> Res
     for (name, unit) in [(PROMOTED, Unit::Count), (DROPPED, Unit::Bytes), ("masu_cpu_seconds_total", Unit::Seconds)] {
         table.row([name.to_owned(), unit.print(page::value(&before, name)), unit.print(page::value(&after, name))]);
     }
-    println!("\n{table}\n{left} of the {FILE} that the backup read are in the page cache.");
+    println!("\n{table}\n{left} of the {FILE} that the backup read are in the page cache: read before masu saw it.");
     show(page, session)?;
     serve.finish(Duration::ZERO, &session.stop)?;
     Ok(())
@@ -113,11 +115,14 @@ fn copied(session: &Session, backup: &Path, file: &Path) -> Result<Bytes> {
     command.arg(file).arg("/dev/null");
     let copy = OwnChild::start(command, &session.processors, Place::Anywhere)?;
     copy.await_end(LIMIT, &session.stop)?;
-    let begun = Instant::now();
+    let (mut left, mut changed) = (Bytes(u64::MAX), Instant::now());
     loop {
         let runs = resident(&read, 0..FILE.pages().0)?;
-        let left = Pages(runs.iter().map(|run| run.end - run.start).sum()).bytes();
-        if left < Bytes(FILE.0 / 20) || begun.elapsed() > LIMIT {
+        let now = Pages(runs.iter().map(|run| run.end - run.start).sum()).bytes();
+        if now != std::mem::replace(&mut left, now) {
+            changed = Instant::now();
+        }
+        if changed.elapsed() > STILL {
             return Ok(left);
         }
         session.stop.sleep(Duration::from_millis(100))?;
