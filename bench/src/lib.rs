@@ -46,6 +46,7 @@ pub mod service;
 pub mod session;
 pub mod setting;
 pub mod side_by_side;
+pub mod soak;
 pub mod sparse;
 pub mod stacks;
 pub mod startup;

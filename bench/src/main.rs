@@ -7,8 +7,8 @@ use anyhow::{Result, ensure};
 use bench::aging::{backup, idle_service, served, writers};
 use bench::session::Session;
 use bench::{
-    census, demo, field, idle_cost, known_hot_set, llc, memcached, paper, redis, remote, scan, service, sparse, stacks,
-    startup, superpages, torture, track, transpose,
+    census, demo, field, idle_cost, known_hot_set, llc, memcached, paper, redis, remote, scan, service, soak, sparse,
+    stacks, startup, superpages, torture, track, transpose,
 };
 use clap::{Parser, Subcommand};
 
@@ -37,7 +37,7 @@ macro_rules! benches {
         #[derive(Subcommand)]
         enum Bench {
             $($(#[$help])* $Name($($module)::+::Options),)*
-            /// All except demo, field and llc-guests, one after the other, as published
+            /// All except demo, field, soak and llc-guests, one after the other, as published
             All,
         }
 
@@ -65,6 +65,8 @@ benches! {
     IdleCost: idle_cost;
     /// Cost of `masu serve` beside many processes, and its delay at the start of one
     Service: service;
+    /// Containers of real programs that come and go under `masu serve`
+    Soak: soak;
     /// A program that checks its own memory under masu
     Torture: torture;
     /// The Super Page paper's matrix transposition, over dimensions
