@@ -9,6 +9,7 @@ pub mod aging_layers;
 pub mod aging_passes;
 pub mod aging_simulate;
 pub mod aging_streams;
+pub mod alerts;
 pub mod attach;
 pub mod attach_changes;
 pub mod cachestat;

@@ -6,10 +6,13 @@
 //! environment.
 
 use std::fs;
+use std::io;
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::ExitCode;
 
 use rustix::mount::{MountFlags, mount};
+use rustix::net::{AddressFamily, SocketType, socket};
 
 use crate::backends;
 use crate::runner;
@@ -25,6 +28,9 @@ pub fn is_this() -> bool {
 /// Runs all tests and ends the machine. Comes back only when the machine cannot be switched off.
 pub fn run() -> ExitCode {
     mount_everything();
+    if let Err(error) = start_loopback() {
+        println!("cannot switch the loopback interface on: {}", linux::describe_io(&error));
+    }
     println!("{}{}", backends::LINE, backends::of_this_host());
     let conclusion = runner::run(libtest_mimic::Arguments::from_args());
     println!(
@@ -57,5 +63,21 @@ fn mount_everything() {
         if let Err(errno) = mount(kind, place, kind, MountFlags::empty(), None) {
             println!("cannot mount {kind} on {place}: {}", linux::describe(errno));
         }
+    }
+}
+
+/// Switches the loopback interface on (netdevice(7)): clients of the page reach it by 127.0.0.1.
+fn start_loopback() -> io::Result<()> {
+    let socket = socket(AddressFamily::INET, SocketType::DGRAM, None)?;
+    // SAFETY: a struct of numbers, for which zero bytes are a value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(c"lo".to_bytes()) {
+        *to = from.cast_signed();
+    }
+    request.ifr_ifru.ifru_flags = 1; // IFF_UP
+    // SAFETY: the call reads one `ifreq`, which outlives it.
+    match unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }

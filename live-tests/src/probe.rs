@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use units::Bytes;
 
 use crate::cases::walk::ABOVE_47_BITS;
-use crate::cases::{disk_file, elf32, llc_refill, memcached, packages, programs, resctrl_host};
+use crate::cases::{alerts, disk_file, elf32, llc_refill, memcached, packages, programs, resctrl_host};
 use crate::group::Group;
 use crate::requirement::{Capability, Requirement};
 use crate::swap::Swap;
@@ -90,6 +90,7 @@ fn capability(requirement: Requirement) -> Capability {
         Requirement::MemcachedSource => Ok(memcached_source()),
         Requirement::Chromium => Ok(program("chromium", programs::installed("chromium"))),
         Requirement::CleanRoot => Ok(clean_root()),
+        Requirement::Promtool => Ok(promtool()),
         Requirement::Rpm => Ok(program("rpmbuild", programs::installed("rpmbuild"))),
         Requirement::Fuse => Ok(written("/dev/fuse")),
         Requirement::LoopDevices => Ok(loop_devices()),
@@ -378,6 +379,18 @@ fn clean_root() -> Capability {
         },
         (None, _) => Capability::NotOnThisMachine("this machine has no sources".to_owned()),
         (_, missing) => missing,
+    }
+}
+
+/// Fetched if it is missing. An unreachable archive is a skip.
+fn promtool() -> Capability {
+    let Some(mut fetch) = alerts::promtool() else {
+        return Capability::NotOnThisMachine("this machine has no sources".to_owned());
+    };
+    match fetch.output() {
+        Ok(output) if output.status.success() => Capability::Available,
+        Ok(output) => Capability::NotOnThisMachine(String::from_utf8_lossy(&output.stderr).trim_end().to_owned()),
+        Err(error) => Capability::Unavailable(format!("cannot run integrations/prometheus/promtool: {error}")),
     }
 }
 

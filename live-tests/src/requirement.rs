@@ -102,6 +102,8 @@ pub enum Requirement {
     Chromium,
     /// A clean root of Debian, to install packages in.
     CleanRoot,
+    /// Prometheus' tool for rules.
+    Promtool,
     /// The programs that build and install packages of rpm.
     Rpm,
     /// File systems by programs (FUSE), and the right to mount one.
@@ -122,7 +124,7 @@ pub enum Requirement {
 
 impl Requirement {
     /// All requirements, in the order of the tables.
-    pub const ALL: [Requirement; 56] = [
+    pub const ALL: [Requirement; 57] = [
         Requirement::Root,
         Requirement::RemoteAdvice,
         Requirement::RemoteCollapse,
@@ -171,6 +173,7 @@ impl Requirement {
         Requirement::MemcachedSource,
         Requirement::Chromium,
         Requirement::CleanRoot,
+        Requirement::Promtool,
         Requirement::Rpm,
         Requirement::Fuse,
         Requirement::LoopDevices,
@@ -232,6 +235,7 @@ impl Requirement {
             Requirement::MemcachedSource => "memcached's source",
             Requirement::Chromium => "chromium",
             Requirement::CleanRoot => "clean root of Debian",
+            Requirement::Promtool => "promtool",
             Requirement::Rpm => "rpm",
             Requirement::Fuse => "FUSE",
             Requirement::LoopDevices => "loop devices",
@@ -266,6 +270,7 @@ impl Requirement {
             Requirement::MemcachedSource,
             Requirement::Chromium,
             Requirement::CleanRoot,
+            Requirement::Promtool,
             Requirement::Rpm,
             Requirement::LoopDevices,
             Requirement::Btrfs,

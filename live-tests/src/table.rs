@@ -40,6 +40,7 @@ const FILES: &[&[LiveTest]] = &[
     cases::serve::TESTS,
     cases::serve_page::TESTS,
     cases::serve_browser::TESTS,
+    cases::alerts::TESTS,
     cases::track::TESTS,
     cases::track_clients::TESTS,
     cases::track_other_users::TESTS,

@@ -2,7 +2,7 @@
 //!
 //! The service writes one [`Frame`] per line into a pipe. The process reads the pipe, answers on the socket that the
 //! service gave it, and can change nothing. It ends with the pipe. A client may send anything and read as slowly as it
-//! likes: a connection has one request, a time limit, and a place among [`CLIENTS`].
+//! likes: a connection has one request, a time limit, and one of 64 places.
 
 pub mod routes;
 
@@ -162,7 +162,7 @@ where
 }
 
 fn response(answer: Answer) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(Bytes::from(answer.body)));
+    let mut response = Response::new(Full::new(answer.body));
     *response.status_mut() = answer.status;
     let headers = response.headers_mut();
     for (name, value) in [

@@ -440,7 +440,7 @@ fn what_a_killed_run_leaves_is_undone_and_what_is_others_stays(_: &Host) -> Outc
     assert_eq!(in_group(&place, "masu-one")?, threads(process.pid())?, "nobody has put it back yet");
     // Any start of masu does it, and reports it.
     let said_so = said(&["restore"])?;
-    let counts = "restored 2, failed 0, left to other programs 0, left to a newer masu 0\n";
+    let counts = "restored 3, failed 0, left to other programs 0, left to a newer masu 0\n";
     assert_eq!((said_so.code(), said_so.out.as_str()), (0, counts), "{said_so:?}");
     for line in [
         format!("masu: process {pid} was killed: its group {}/masu-one is removed", root.display()),

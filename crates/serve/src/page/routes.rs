@@ -4,6 +4,7 @@ use std::cell::OnceCell;
 use std::net::IpAddr;
 
 use hyper::StatusCode;
+use hyper::body::Bytes;
 use serde_json::{Value, json};
 
 use super::{Frame, Now};
@@ -33,8 +34,9 @@ const FILES: [(&str, &str, &str); 5] = [
 #[derive(Debug, Default)]
 pub struct State {
     now: Option<Now>,
-    json: OnceCell<String>,
-    metrics: OnceCell<String>,
+    /// All clients share one copy.
+    json: OnceCell<Bytes>,
+    metrics: OnceCell<Bytes>,
     series: Series,
 }
 
@@ -61,7 +63,7 @@ pub struct Answer {
     /// Type of the content.
     pub kind: &'static str,
     /// Content.
-    pub body: String,
+    pub body: Bytes,
 }
 
 impl State {
@@ -93,18 +95,18 @@ pub fn answer(state: &State, question: &Question<'_>) -> Answer {
         return fault(StatusCode::MISDIRECTED_REQUEST, text);
     }
     if let Some((_, kind, body)) = FILES.into_iter().find(|(path, ..)| *path == question.path) {
-        return Answer { status: StatusCode::OK, kind, body: body.to_owned() };
+        return Answer { status: StatusCode::OK, kind, body: Bytes::from_static(body.as_bytes()) };
     }
     if question.path == "/api/v1/history" {
         return history(&state.series, question.query.unwrap_or_default());
     }
-    let of_state: fn(&State, &Now) -> (&'static str, String) = match question.path {
+    let of_state: fn(&State, &Now) -> (&'static str, Bytes) = match question.path {
         "/api/v1/state" => |state, now| {
-            let text = state.json.get_or_init(|| serde_json::to_string(now).unwrap_or_default());
+            let text = state.json.get_or_init(|| serde_json::to_vec(now).unwrap_or_default().into());
             (JSON, text.clone())
         },
         "/metrics" => |state, now| {
-            let text = state.metrics.get_or_init(|| metrics(&now.snapshot, now.max_series));
+            let text = state.metrics.get_or_init(|| metrics(&now.snapshot, now.max_series).into());
             (OPENMETRICS, text.clone())
         },
         _ => {
@@ -120,7 +122,7 @@ pub fn answer(state: &State, question: &Question<'_>) -> Answer {
 }
 
 fn fault(status: StatusCode, text: &str) -> Answer {
-    Answer { status, kind: TEXT, body: format!("{text}\n") }
+    Answer { status, kind: TEXT, body: format!("{text}\n").into() }
 }
 
 /// Whether a Host header names an address, or this host.
@@ -157,7 +159,7 @@ fn history(series: &Series, query: &str) -> Answer {
     let found = json!({
         "range": range.name(), "every_s": range.every_s(), "at": at.collect::<Vec<_>>(), "groups": groups,
     });
-    Answer { status: StatusCode::OK, kind: JSON, body: found.to_string() }
+    Answer { status: StatusCode::OK, kind: JSON, body: found.to_string().into() }
 }
 
 #[cfg(test)]
@@ -181,7 +183,7 @@ mod tests {
 
     fn of(path: &str, query: Option<&str>) -> (u16, Value) {
         let answer = answer(&state(), &Question { path, query, ..GET });
-        (answer.status.as_u16(), serde_json::from_str(&answer.body).unwrap_or_default())
+        (answer.status.as_u16(), serde_json::from_slice(&answer.body).unwrap_or_default())
     }
 
     #[test]
@@ -190,7 +192,7 @@ mod tests {
         assert_eq!((status, &found["at"], &found["groups"]["left_out"]), (200, &json!(1010), &json!(3)));
         assert_eq!(found["groups"]["groups"][1]["anonymous_bytes"], json!(3 << 20));
         let metrics = answer(&state(), &Question { path: "/metrics", ..GET });
-        assert!(metrics.body.ends_with("# EOF\n") && metrics.kind.starts_with("application/openmetrics-text"));
+        assert!(metrics.body.ends_with(b"# EOF\n") && metrics.kind.starts_with("application/openmetrics-text"));
         let early = answer(&State::default(), &Question { path: "/metrics", ..GET });
         assert_eq!(early.status, StatusCode::SERVICE_UNAVAILABLE);
     }
@@ -216,7 +218,7 @@ mod tests {
         let before = Sample { at: 500, groups: vec![("/a".to_owned(), crate::series::Point([Some(1); 9]))] };
         state.take(Frame::Past(vec![before]));
         let answer = answer(&state, &Question { path: "/api/v1/history", ..GET });
-        let found: Value = serde_json::from_str(&answer.body).unwrap();
+        let found: Value = serde_json::from_slice(&answer.body).unwrap();
         assert_eq!((&found["at"], &found["groups"][0]["usage"]), (&json!([500, 1010]), &json!([4096, 8 << 20])));
     }
 
