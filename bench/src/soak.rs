@@ -51,8 +51,9 @@ const FILE: Bytes = Bytes::mib(64);
 const KINDS: [(&str, &str, &str); 6] = [
     (
         "redis",
-        "redis-server",
-        "redis-server --port $PORT --save '' --logfile /dev/null &
+        "redis-check-rdb", // Debian's redis-tools has the server under this name
+        "ln -s $(command -v redis-check-rdb) redis-server
+         ./redis-server --port $PORT --save '' --logfile /dev/null &
          until redis-cli -p $PORT ping >/dev/null 2>&1; do sleep 0.1; done
          while redis-benchmark -p $PORT -d 500 -r 50000 -n 50000 -t set,get -q >/dev/null 2>&1; do sleep 1; done",
     ),
